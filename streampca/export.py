@@ -167,9 +167,9 @@ def _replace_missing_values(vectors: Any, estimator: Any, dtype: Any, opset: int
 
     config = estimator.online_.config.learning
     missing = MissingValues.of(config.missing_values, config.dtype)
-    precisions = {dtype}
-    if config.dtype == "float32":
-        precisions.add(np.float32)
+    precisions = [dtype]
+    if config.dtype == "float32" and dtype != np.float32:
+        precisions.append(np.float32)
     for precision in precisions:
         for number in missing.rounded_to(np.dtype(precision)):
             rounded = OnnxCast(vectors, to=np_dtype_to_tensor_dtype(np.dtype(precision)), op_version=opset)

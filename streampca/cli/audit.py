@@ -51,8 +51,8 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
 
 
 def _have_equal_bytes(saved: Checkpoint, learned_again: Fold) -> bool:
-    """Return whether a checkpoint with the fold that was learned again has the same bytes as the saved checkpoint."""
-    # Markers of transactions take offsets, too, so the last record may lie before the position of the checkpoint.
+    """Return whether the fold that was learned again would be saved with the bytes of the saved checkpoint."""
+    # Markers of transactions take offsets, too, so the fold may end before the saved position. `at` moves it there.
     checkpoint_now = replace(saved, fold=learned_again.at(saved.fold.position))
     # Both are encoded now, because an earlier release may have encoded the saved file in another format.
     return checkpoint_file.encode(checkpoint_now) == checkpoint_file.encode(saved)
@@ -72,15 +72,15 @@ def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_ag
 def choose_checkpoints(
     offsets: Sequence[int], partition: int, start: int | None, end: int | None, *, workers_begin_at_0: bool
 ) -> tuple[int, int]:
-    """Return the offsets of the checkpoints at the start and the end of the audit.
+    """Return the offsets of the checkpoints between which records are learned again.
 
-    Without `end`, the audit ends at the newest checkpoint. Without `start`, it begins at the oldest checkpoint, or at
-    offset 0 if there is no checkpoint before the end and `workers_begin_at_0`. Raises `SettingsError` if there is no
-    such checkpoint.
+    Without `end`, the newest checkpoint is the end. Without `start`, the oldest checkpoint is the start; if workers
+    begin at offset 0, and no checkpoint lies before the end, the start is offset 0. `offsets` are those of all
+    checkpoints. Raises `SettingsError` if there are no such checkpoints.
     """
     oldest = min(offsets, default=0)
     if end is None:
-        end = max(offsets, default=0)
+        end = max(offsets, default=0)  # without checkpoints, an error is raised below
     if start is None:
         has_earlier_checkpoint = oldest < end
         start = 0 if workers_begin_at_0 and not has_earlier_checkpoint else oldest

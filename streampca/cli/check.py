@@ -23,7 +23,7 @@ _SETTINGS_BY_COMMAND: dict[str, type[Settings]] = {
 def run(options: Options) -> int:
     """Print the settings of worker, sidecar and transform, and their mistakes; return the exit code.
 
-    Transform is left out unless a setting that only transform has is given.
+    Transform is printed only if one of its own settings is given.
     """
     out = console()
     printed: list[EffectiveSetting] = []
@@ -32,14 +32,15 @@ def run(options: Options) -> int:
     for command, settings_class in _SETTINGS_BY_COMMAND.items():
         settings, mistakes_of_command = settings_class.explain(**options)
         new_settings = [setting for setting in settings if setting not in printed]
-        if settings_class is TransformSettings and not any(setting.is_given for setting in new_settings):
+        is_any_given = any(setting.is_given for setting in new_settings)
+        if settings_class is TransformSettings and not is_any_given:
             continue
         title = f"streampca {command}{' (besides those above)' if printed else ''}"
         out.print(_create_table(title, new_settings))
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
         warnings += _warn_of_open_port(command, settings)
-    # A variable that resembles a setting is among the mistakes of the commands already.
+    # `explain` has reported each variable that resembles a setting. These are the other unknown variables.
     mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0

@@ -76,8 +76,8 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # The new producer ends any replay that still runs. Only then does the reader find all of that replay's notes
-        # of sent letters.
+        # A replay writes in its transactions which letters it has sent. The new producer ends any other replay. The
+        # reader is opened afterwards, so it sees all letters that the other replay has sent.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,

@@ -38,7 +38,7 @@ def run(options: Options) -> int:
     with ExitStack() as opened:
         for start in starts:
             opened.enter_context(start.opened)
-        for line in do_steps(list_steps(starts)):
+        for line in check_steps(list_steps(starts)):
             if line not in printed:  # both starts have some steps in common
                 console().print(f"{line.mark} {line.step}: {line.text}", style=_STYLES[line.mark])
                 printed.add(line)
@@ -76,28 +76,28 @@ def _is_any_given(names: Collection[str], settings_class: type[Settings], option
 
 
 def list_steps(starts: Sequence[MemberStart]) -> list[Step]:
-    """Return the steps of each start, followed by checks that only the command `doctor` makes.
+    """Return the steps of each member's start, followed by the checks that only the command `doctor` makes.
 
-    The topic is checked once, after the first start.
+    The topic is checked once, after the steps of the first member.
     """
     first = starts[0]
     checks = TopicChecks(first)
-    steps = [*first.steps(), *checks.steps()]
+    steps = [*first.steps(), *checks.steps()]  # `checks.steps` checks the topic and the first member
     for start in starts[1:]:
         steps += start.steps()
         steps += checks.list_member_steps(start)
     return steps
 
 
-def do_steps(steps: Iterable[Step]) -> Iterator[Line]:
-    """Do the steps, and yield a line about each. A step is skipped if a step that it uses has not passed."""
+def check_steps(steps: Iterable[Step]) -> Iterator[Line]:
+    """Do or check each step, and yield a line about it. A step is skipped if a step that it uses has not passed."""
     has_passed: dict[str, bool] = {}  # by the name of the step; of two steps with one name, the later counts
     for step in steps:
         not_passed = [name for name in step.after if not has_passed[name]]
         if not_passed:
             line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(not_passed)}")
         else:
-            # If the attempt of a step writes or takes long, the step has a `check`, which writes nothing.
+            # A step whose attempt writes or takes long has a `check`, which writes nothing and is done instead.
             line = _do_within_timeout(step.name, step.check or step.attempt)
         has_passed[step.name] = line.mark == PASSED
         yield line

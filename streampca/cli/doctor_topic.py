@@ -31,8 +31,8 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
-    """Return a warning with the names of the dimensions without a number in `decoded`, the newest records; else ""."""
-    seen_names = codec.seen_names
+    """Return a warning that names the dimensions at which no vector of the newest records has a number; else ""."""
+    seen_names = codec.seen_names  # nothing was added before: the newest records are the first that doctor decodes
     seen_names.add(decoded.vectors)
     about_unseen_names = seen_names.describe_unseen("the newest records")
     return f"; warning: {about_unseen_names}" if about_unseen_names else ""

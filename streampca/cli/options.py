@@ -193,7 +193,11 @@ def command(
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            """Call `function` with the options of the command line. Typer passes all of them as `arguments`."""
+            """Call `function` with the options of the settings, or with the settings that are read from them.
+
+            The annotation of the function's first parameter says which of the two. Typer passes all options as
+            `arguments`.
+            """
             options = {option: arguments.pop(option) for option in option_names}
             if settings_parameter.annotation is Options:
                 function(options, **arguments)

@@ -32,7 +32,10 @@ _NO_LEADER_EPOCH = -1  # of a committed offset: these brokers count leader epoch
 
 
 class AdoptedTopic(NamedTuple):
-    """The topic of these brokers in which worker and transform are to continue."""
+    """The topic of these brokers in which worker and transform are to continue.
+
+    The topic that they have read until now has the same name, but another id.
+    """
 
     name: str
     id: str
@@ -42,7 +45,8 @@ class AdoptedTopic(NamedTuple):
 def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
     """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to names.
 
-    A killed command can be repeated: whatever has the topic's new id already is left as it is.
+    To adopt the topic is to write its id and these offsets into checkpoints, and into the offsets of transform's group.
+    A killed command can be repeated: it leaves what has the topic's new id already as it is.
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
@@ -64,8 +68,8 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
         positions = format_offsets(adopted.positions)
         ask(confirm, f"Continue in {settings.topic} with the id {adopted.id} at the offsets {positions}?")
         if partitions:
-            # The offsets go first. If this command is killed after it has adopted all checkpoints, a repeated command
-            # finds no partition to adopt, and does not come here again.
+            # Delete the committed offsets first: once all checkpoints have the new id, a repeated command finds no
+            # partition to adopt, so it would not delete these offsets any more.
             delete_committed_offsets(admin, settings.topic, settings.group_id)
             for partition in partitions:
                 _adopt_checkpoint(checkpoints, adopted, partition)
@@ -89,21 +93,22 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions that have no checkpoint with the adopted topic's id, and print the ids that they have.
+    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print its id.
 
-    Raises `SettingsError` if there is no checkpoint, or if the topic lacks a partition that has one.
+    A partition without a checkpoint is returned, too. Raises `SettingsError` if no partition has a checkpoint, or if
+    the adopted topic lacks a partition that has a checkpoint.
     """
     id_by_partition = {  # the topic's id in the newest checkpoint
         checkpoint.partition: checkpoint.topic_id
         for checkpoint in read_newest_checkpoints(checkpoints)
         if not is_backfill(checkpoint.partition)
     }
-    last_learned = max(id_by_partition, default=None)
-    if last_learned is None or last_learned not in adopted.positions:
+    highest_learned = max(id_by_partition, default=None)  # the highest partition with a checkpoint; None without any
+    if highest_learned is None or highest_learned not in adopted.positions:
         raise SettingsError(
             f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
-            f"{len(id_by_partition)}, the last {'none' if last_learned is None else last_learned}: correct store or "
-            "topic, or add partitions to the topic"
+            f"{len(id_by_partition)}, the last {'none' if highest_learned is None else highest_learned}: correct store "
+            "or topic, or add partitions to the topic"
         )
     partitions_to_adopt = []
     for partition in sorted(adopted.positions):
@@ -117,7 +122,7 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
 def _make_transform_offsets(
     committed: Mapping[TopicPartition, OffsetAndMetadata], adopted: AdoptedTopic
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets that transform's group must commit to continue in the adopted topic.
+    """Return the offsets that transform's group must commit to continue in the adopted topic; print the former ids.
 
     The metadata of a committed offset hold the topic's id, the last record, and the shape of the outputs. A partition
     is left out if its metadata have the adopted topic's id already.
@@ -130,7 +135,7 @@ def _make_transform_offsets(
         if id_before == adopted.id:
             continue
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
-        # `last` is None, because the last record has another offset in the adopted topic.
+        # The metadata no longer name a last record, because this record has another offset in the adopted topic.
         metadata = format_output_metadata(read_shape(metadata_before), adopted.id, last=None)
         # librdkafka may not know the length of metadata, and read on until a zero byte.
         terminated = f"{metadata}\0"
@@ -139,13 +144,16 @@ def _make_transform_offsets(
 
 
 def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition: int) -> None:
-    """Give the newest checkpoint of a partition the id of the adopted topic, and the position in this topic."""
+    """Give the newest checkpoint of a partition the id of the adopted topic, and the position at which to continue.
+
+    A partition without a checkpoint gets an empty one.
+    """
     position = adopted.positions[partition]
     before = checkpoints.newest(partition)
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # `fold.skip` is not used here: it would count the records between the positions as lost.
+    # `replace`, since `fold.skip` would count the offsets between the old and the new position as lost records.
     fold = replace(
         before.fold,
         position=position,

@@ -33,7 +33,8 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        # Asked when commits fail. If brokers would accept one from a new client, this process itself is unhealthy.
+        # Called when commits fail. If brokers would accept a commit from a new client, this process itself is at fault:
+        # it reports that it is unhealthy.
         could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
@@ -50,7 +51,7 @@ def run(settings: TransformSettings) -> None:
             start.model_cache.start(POLL_INTERVAL_S)
             process.do_steps(later_steps)
             transformer = _create_transformer(start, process)
-            process.prepared.run_loop(transformer.run, transformer.stop)  # until a signal
+            process.prepared.run_loop(transformer.run, transformer.stop)  # until a signal, which calls `stop`
         finally:
             start.model_cache.stop()
             transform_log.log_end(process.member.state)

@@ -78,10 +78,10 @@ class TransformStart(MemberStart):
             with_p=settings.only_p_below is not None,
             with_label=settings.label != "",
         )
-        """The fields of outputs. `_create_codec` adds whether dimensions have names, which only the model says."""
-        p_below = settings.only_p_below
+        """The fields of outputs. Once a model is loaded, `_create_codec` adds whether its dimensions have names."""
+        p_below = settings.only_p_below  # None: no limit of p-values
         if p_below is None and self.output_fields.needs_past_scores:
-            # With any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
+            # Given any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
             p_below = _HIGHEST_P
         self.model = CurrentModel(
             self.model_cache,
@@ -106,7 +106,7 @@ class TransformStart(MemberStart):
                 self._create_packer,
                 after=["format"],
                 waits_for="the schema registry",
-                check=partial(self._create_packer, registers=False),
+                check=partial(self._create_packer, must_register=False),
             ),
             *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
             Step(
@@ -125,7 +125,7 @@ class TransformStart(MemberStart):
         ]
 
     def _find_model(self) -> str:
-        """Load the model to project with. Returns its version and sizes.
+        """Load the model to project with, and find its pins. Returns a sentence on its version and sizes.
 
         Raises `NotYetError` while no model has been published, and `TimeoutError` while the store's folder is missing.
         After either error, the start tries this step again.
@@ -135,7 +135,7 @@ class TransformStart(MemberStart):
             raise TimeoutError(
                 f"there is no store at {missing_folder}: start a worker first, mount its volume, or correct store"
             )
-        self._models.versions()  # raises if the store cannot be read
+        self._models.versions()  # raises if the store cannot be read, while `poll` only logs this
         self.model_cache.poll()
         why_no_model = self.model.refresh()
         if why_no_model:
@@ -158,10 +158,10 @@ class TransformStart(MemberStart):
         codec = create_codec(self.settings, published)
         return self._use_codec(codec)
 
-    def _create_packer(self, *, registers: bool = True) -> str:
+    def _create_packer(self, *, must_register: bool = True) -> str:
         """Create the packer, which encodes outputs. Returns a sentence on the format of outputs.
 
-        Without `registers`, the registry is only asked whether it would accept the schema.
+        Without `must_register`, the registry is only asked whether it would accept the schema.
         """
         settings = self.settings
         if settings.output_format == "arrow":
@@ -170,7 +170,9 @@ class TransformStart(MemberStart):
             self.packer = ArrowPacker()
         else:
             layout = self.output_fields.layout
-            writer = create_writer(settings, settings.output_format, settings.output_topic, layout, registers=registers)
+            writer = create_writer(
+                settings, settings.output_format, settings.output_topic, layout, must_register=must_register
+            )
             is_plug_in = load_format_of_plug_in(settings.output_format) is not None
             if is_plug_in:  # a plug-in's writer may be wrong, so it encodes a trial before any output is sent
                 check_writer(writer, layout)
@@ -230,7 +232,7 @@ class TransformStart(MemberStart):
             topic=settings.topic,
             output_topic=settings.output_topic,
             open_outputs=partial(open_reader, settings, settings.output_topic),
-            require_shape=self.model.require_shape,
+            check_metadata=self.model.check_metadata,
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()

@@ -39,7 +39,8 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        # Asked when saves fail. If brokers would accept one from a new client, this process itself is unhealthy.
+        # Called when saves fail. If brokers would accept a save from a new client, this process itself is at fault: it
+        # reports that it is unhealthy.
         could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
@@ -48,7 +49,7 @@ def run(settings: WorkerSettings) -> None:
         worker = _create_worker(start, store, process)
         log.info("worker started")
         try:
-            process.prepared.run_loop(worker.run, worker.stop)  # until a signal
+            process.prepared.run_loop(worker.run, worker.stop)  # until a signal, which calls `stop`
         finally:
             worker_log.log_end(process.member.state)
 

@@ -76,10 +76,10 @@ class Assignment(Generic[P]):
         self._to_restore: set[int] = set()
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        # A foreign store has another identity than the group has committed. It is tolerated until this countdown ends,
-        # which the first retry begins.
+        # A store is foreign if the group's workers have saved to another one. The first retry sets this countdown. When
+        # the countdown is over, a foreign store is refused.
         self._foreign_store_countdown: Countdown | None = None
-        self._must_refuse_foreign_store = False  # whether `ForeignStoreError` ends the member
+        self._must_refuse_foreign_store = False  # True: `ForeignStoreError` ends the member; False: it is only reported
         self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
@@ -91,10 +91,11 @@ class Assignment(Generic[P]):
     def assign(self, partitions: Collection[int]) -> None:
         """Restore and read these partitions, each as soon as it is possible.
 
-        Only the first step is done now. `retry_when_due` does the next ones, between polls.
+        A new attempt begins, also for partitions that an earlier attempt has not restored yet. Only its first step is
+        done now. `retry_when_due` does the next steps, between polls.
         """
         self._notify(events.RestoreBegun(len(partitions)))
-        self._require_restore(partitions)
+        self._add_to_restore(partitions)
         self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
         self._do_restore_step(self._restore_attempt)
 
@@ -111,15 +112,15 @@ class Assignment(Generic[P]):
         partitions = frozenset(self.progress)
         self._source.pause(partitions)
         self._forget(partitions)
-        self._require_restore(partitions)
+        self._add_to_restore(partitions)
 
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on."""
-        # The source reads from the positions again, so checks of first records begin anew.
+        # The source reads from the positions again, so checks of first records begin anew. Once a record of a partition
+        # was handled, the partition is not checked any more.
         self._first_records.forget(partitions)
-        # A partition of which a record was handled before is not checked.
-        at_first_start = [partition for partition in partitions if self.progress[partition].is_first_start]
-        self._first_records.begin(at_first_start)
+        without_handled_records = [partition for partition in partitions if self.progress[partition].is_first_start]
+        self._first_records.begin_checks(without_handled_records)
         self._seek(partitions)
 
     def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
@@ -141,7 +142,7 @@ class Assignment(Generic[P]):
         stopping_reject = self._policy.find_stopping_reject(decoded)
         if stopping_reject is None:
             handle(decoded)
-        else:  # a bad record ends the member
+        else:  # a bad record ends the member, after the records before it were handled
             self._stop_at(stopping_reject, decoded, handle)
 
     def _stop_at(self, reject: Reject, batch: Vectors, handle: Callable[[Vectors], object]) -> NoReturn:
@@ -156,8 +157,8 @@ class Assignment(Generic[P]):
         """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it."""
         partition = undecoded.partition
         self._in_flight.drop_decodings(partition)  # later records must not be handled before these
-        # The retry reads from the last handled record on. Earlier records in flight are handled first, so that the
-        # retry does not read them again.
+        # Earlier records may be in flight, already decoded. Handle them, so that the position is behind them: the retry
+        # reads from the position on.
         self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
         self._undecoded_partitions.add(partition)
@@ -171,28 +172,30 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        is_truncated = event.diverged is not None
-        lost_from = progress.position
-        if event.diverged is not None:  # a truncated log has lost records that we have handled, from this offset on
-            lost_from = event.diverged
+        # A truncated log has lost records that were handled, from `diverged` on. If `diverged` is None, the lost
+        # records begin at our position.
+        diverged = event.diverged
+        lost_from = progress.position if diverged is None else diverged
         # No offset may be handled twice.
         resume_at = max(self._policy.choose_resume_offset(event), progress.position)
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
-        self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=is_truncated))
+        self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=diverged is not None))
 
     def _is_loss_relevant(self, event: OutOfRange) -> bool:
-        """Return whether the log has lost records that were handled, or the next record to handle.
+        """Return whether the log was truncated, or has deleted the next record to handle.
 
-        `event.position` is the offset that the source has asked for. It may be earlier than our position.
+        If the log has deleted only earlier records, none of them is still needed. `event.position` is the offset that
+        the source has asked for. It may be earlier than our position.
         """
         our_position = self.progress[event.partition].position
+        # The position is -1 if no record was read. Records that are held back were not handled, and are read again.
         has_handled_none = our_position < 0 or self._first_records.holds_back(event.partition)
         if has_handled_none:
             return False
-        # The log begins between both, so it has lost only records that need not be read any more.
-        has_lost_only_earlier_records = event.position < event.earliest <= our_position
-        return not has_lost_only_earlier_records
+        # The source has asked for a deleted record, but the record at our position is still there.
+        has_deleted_only_earlier_records = event.position < event.earliest <= our_position
+        return not has_deleted_only_earlier_records
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
@@ -205,32 +208,38 @@ class Assignment(Generic[P]):
         if partitions_to_reread:
             self._seek(partitions_to_reread)
 
-    def _require_restore(self, partitions: Collection[int]) -> None:
-        """Note that partitions must be restored, and forget the failures of earlier attempts."""
+    def _add_to_restore(self, partitions: Collection[int]) -> None:
+        """Add partitions to those that must be restored. End the running attempt; pauses begin anew."""
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        self._tolerate_foreign_store()  # for another minute
+        self._reset_foreign_store_countdown()
 
-    def _tolerate_foreign_store(self) -> None:
-        """Refuse a foreign store only after a minute: a network folder may show old contents for so long."""
+    def _reset_foreign_store_countdown(self) -> None:
+        """Tolerate a foreign store again. The next retry sets a new countdown."""
         self._foreign_store_countdown = None
         self._must_refuse_foreign_store = False
+
+    def _check_foreign_store_countdown(self, now: float) -> None:
+        """Note whether a foreign store must be refused now: if the countdown was set, and is over.
+
+        A store is not refused at once, since a network folder may show old contents for a minute.
+        """
+        countdown = self._foreign_store_countdown
+        self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
 
     def _continue_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time."""
         if self._restore_attempt is None and self._to_restore:
             self._begin_attempt_when_due(now)
-        # A store with another identity than the group has committed is refused after a minute of retries.
-        countdown = self._foreign_store_countdown
-        self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
+        self._check_foreign_store_countdown(now)
         if self._restore_attempt is not None:
             self._do_restore_step(self._restore_attempt)
 
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin the next attempt to restore the remaining partitions if the pause after the last attempt is over.
 
-        The first call begins the minute after which a foreign store is refused.
+        The first call sets the countdown of a minute, after which a foreign store is refused.
         """
         if self._foreign_store_countdown is None:
             self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
@@ -257,7 +266,7 @@ class Assignment(Generic[P]):
             self._notify(events.RestoreFailed(str(error)))
             return
         if restored:
-            self._tolerate_foreign_store()  # a restored partition shows that the store is the group's own
+            self._reset_foreign_store_countdown()  # a partition was restored, so the store is not foreign
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 

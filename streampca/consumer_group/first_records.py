@@ -56,8 +56,8 @@ class FirstRecords:
         self._type_checker = type_checker
         self._checks: dict[int, _PartitionCheck] = {}  # by partition; only while its first records are checked
 
-    def begin(self, partitions: Collection[int]) -> None:
-        """Check the next records of these partitions, which are their first ones."""
+    def begin_checks(self, partitions: Collection[int]) -> None:
+        """Check the next records of these partitions as first records."""
         for partition in partitions:
             self._checks[partition] = _PartitionCheck()
 
@@ -85,10 +85,11 @@ class FirstRecords:
         if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Records that name their type need not be checked.
+        # Only records that do not name their type have samples. Without such records, nothing is held back.
         has_untyped_records = bool(partition_check.samples)
-        partition_check.is_held_back = has_untyped_records and not partition_check.is_wait_over
-        return not partition_check.is_held_back
+        may_be_handled = partition_check.is_wait_over or not has_untyped_records
+        partition_check.is_held_back = not may_be_handled
+        return may_be_handled
 
     def take_due(self, now: float) -> list[int]:
         """Return the partitions whose held-back records must be read again now, and hold them back no longer.
@@ -106,30 +107,30 @@ class FirstRecords:
         return due
 
     def _check_type(self, partition_check: _PartitionCheck, batch: Vectors) -> None:
-        """Check that the first 100 records of a partition look like the configured type of numbers.
+        """Check the records of a batch that are among the first `FIRST_RECORDS` of their partition.
 
-        Raises `RejectLimitError` if they do not.
+        Raises `RejectLimitError` if the numbers checked so far do not look like the configured type of numbers.
         """
         records = _select_unchecked(partition_check, batch)
         partition_check.checked += len(records)
         partition_check.next_to_check = max(partition_check.next_to_check, batch.next)
-        # Records that name their type have no sample.
+        # The type is checked with samples of the numbers. Records that name their type have no sample.
         partition_check.samples += self._type_checker.sample_untyped(records)
         why_wrong_type = self._type_checker.explain_wrong_type(partition_check.samples)
         if why_wrong_type:
             raise RejectLimitError(
-                f"partition {batch.partition} of {self._topic}: the first records are not what was sent: "
-                f"{why_wrong_type}"
+                f"partition {batch.partition} of {self._topic}: the first records do not look like the numbers that "
+                f"were sent: {why_wrong_type}"
             )
 
 
 def _select_unchecked(partition_check: _PartitionCheck, batch: Vectors) -> list[Record]:
-    """Return the records of a batch that must be checked, and that were not checked when they were read before."""
+    """Return the records of a batch that must be checked, and that were not checked at an earlier reading."""
     next_to_check = partition_check.next_to_check
     unchecked_indices = [index for index, record in enumerate(batch.records) if record.offset >= next_to_check]
     still_needed = FIRST_RECORDS - partition_check.checked
     next_indices = unchecked_indices[:still_needed]
-    # A record of an unknown schema cannot be checked, so it is not one of the 100.
+    # Records of an unknown schema cannot be checked. They are left out, so later batches must bring more records.
     rejects = batch.decoded.rejects
     unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
     return [batch.records[index] for index in next_indices if index not in unknown_schema]

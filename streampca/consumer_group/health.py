@@ -6,8 +6,8 @@ from streampca.consumer_group.events import PartitionsMissing
 from streampca.consumer_group.member_state import MemberState
 from streampca.errors import NO_ANSWER
 
-_STUCK_AFTER_S = 60.0  # without a tick: longer than any single step of the loop takes, even with a slow disk
-_STARTED_AFTER_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
+_LONGEST_TURN_S = 60.0  # between two ticks: longer than any turn of the loop takes, even with a slow disk
+_LONGEST_START_S = 300.0  # to the first tick: a throttled container may take minutes to compile its kernels
 
 
 class Failure(NamedTuple):
@@ -20,11 +20,11 @@ class Failure(NamedTuple):
 def why_unhealthy(state: MemberState, now: float) -> Failure | None:
     """Return why the process should be restarted, or None while it is healthy; `now` is in monotonic seconds."""
     silence_s = now - state.last_tick_at.monotonic_s
-    is_starting = not state.has_run
-    longest_silence_s = _STARTED_AFTER_S if is_starting else _STUCK_AFTER_S
+    is_starting = not state.has_run  # the loop has not begun
+    longest_silence_s = _LONGEST_START_S if is_starting else _LONGEST_TURN_S
     if silence_s > longest_silence_s:
         return Failure("loop", f"the loop has not run for {silence_s:.0f} s")
-    if state.saving.would_restart_help:  # this process's client gets no answer, another one did
+    if state.saving.would_restart_help:  # brokers answer a new Kafka client, but not the client of this process
         seconds = state.saving.overdue_s
         return Failure("saving", f"nothing was saved for {seconds:.0f} s: brokers answer only a new client")
     return None

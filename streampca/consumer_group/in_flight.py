@@ -38,8 +38,8 @@ class _Task:
 
     partition: int
     nbytes: int  # of what the function decodes, learns or projects
-    result: Future[Any]
-    handle: Callable[[Any], object]
+    future: Future[Any]  # of the function's result
+    handle: Callable[[Any], object]  # called in the loop with the result
 
 
 @dataclass(eq=False)
@@ -81,13 +81,13 @@ class InFlight(Generic[R]):
         self._check_threads()
         is_full = len(self._tasks) >= _MOST_BATCHES or self._nbytes >= self._limit_bytes
         if self._tasks and is_full:
-            oldest = self._tasks[0].result
+            oldest = self._tasks[0].future
             with suppress(TimeoutError):
                 oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # `OutOfRange` comes last. Its handler finishes or drops what is in flight of the partition. Records of the same
-        # poll must be in flight by then.
+        # `OutOfRange` comes last. Its handler finishes or drops what is in flight of the partition, so the records of
+        # the same poll must be in flight before.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
@@ -100,9 +100,10 @@ class InFlight(Generic[R]):
     ) -> None:
         """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
-        The function gets the result of the partition's previous work; None if the loop has handled this result already.
+        The function gets the result of the partition's previous work. It gets None if the loop has handled this result
+        already: then the caller knows the result.
         """
-        previous_work = self._newest_unhandled_work.get(partition)
+        previous_work = self._newest_unhandled_work.get(partition)  # None: the loop has handled its result
 
         def continue_previous_work() -> R:
             # The previous work has ended. If it has failed, this raises its error again.
@@ -111,11 +112,11 @@ class InFlight(Generic[R]):
 
         task = _Task(partition, nbytes, self._new_future(), handle)
         self._submit(task, continue_previous_work)
-        self._newest_unhandled_work[partition] = task.result
+        self._newest_unhandled_work[partition] = task.future
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""
-        while self._tasks and self._tasks[0].result.done():
+        while self._tasks and self._tasks[0].future.done():
             self._handle_oldest()
 
     def finish(self, partition: int) -> None:
@@ -158,21 +159,22 @@ class InFlight(Generic[R]):
         """Call the function of a task in a thread, after earlier tasks of its partition."""
         self._tasks.append(task)
         queue = self._queues.setdefault(task.partition, PartitionQueue(self._executor))
-        queue.add(function, task.result)
+        queue.add(function, task.future)
 
     def _handle_oldest(self) -> None:
         """Wait for the result of the oldest task, and hand it to its handler. Raises the error of the task."""
         task = self._tasks.popleft()
         try:
-            result = watchdog.wait_for_result(task.result)
+            result = watchdog.wait_for_result(task.future)
         except Exception:
             if isinstance(task, _Decoding):
                 # Drop the later records. Earlier records may still be learned or projected: handle them first.
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # From now on, the loop has this result, so the next work of the partition does not get it.
-        is_newest_work = self._newest_unhandled_work.get(task.partition) is task.result
+        # The handler below gives this result to the loop. If no newer work of the partition was submitted, the next
+        # work gets None (see `work`).
+        is_newest_work = self._newest_unhandled_work.get(task.partition) is task.future
         if is_newest_work:
             del self._newest_unhandled_work[task.partition]
         if isinstance(task, _Decoding) and isinstance(result, Vectors):

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 _NUMBERS = re.compile(r"[0-9]+")
 _PROGRESS_EVERY_S = 60.0
 _LONGEST_DELAY_PAUSE_S = 60.0  # between two lines about a start that waits
-_RESTORING_PAUSE_S = 5.0  # between the first lines about partitions that are being restored
+_FIRST_RESTORING_PAUSE_S = 5.0  # before the first line about partitions that are being restored
 # Key of a problem, see `MemberState` → the log's words when the problem begins, and when it has ended.
 _PROBLEM_LINES: Mapping[type, tuple[str, str]] = {
     RestoreFailed: ("restoring failed", "partitions restored"),
@@ -59,14 +59,15 @@ class MemberLog(Observer):
     activity: str  # what a member does while messages arrive, for the lines about progress
 
     def __init__(self) -> None:
-        self._rejected: Counter[str] = Counter()
-        self._skipped = 0
-        self._has_warned_of_elements = False
-        self._next_delay_line_at = 0.0  # monotonic seconds
-        self._next_restoring_line_at = 0.0  # monotonic seconds
-        self._restoring_pause_s = _RESTORING_PAUSE_S  # it doubles with each line
+        self._rejected: Counter[str] = Counter()  # records, by reason
+        self._skipped = 0  # records
+        self._has_warned_of_reordered_elements = False
+        # When, in monotonic seconds, the next line may be logged about a delayed start, or about restoring.
+        self._next_delay_log_at = 0.0
+        self._next_restoring_log_at = 0.0
+        self._restoring_pause_s = _FIRST_RESTORING_PAUSE_S  # before the next line; the pause doubles with each line
         # As of the last line about progress.
-        self._last_progress_at = 0.0
+        self._last_progress_at = 0.0  # monotonic seconds
         self._messages_at_last_progress = 0
         self._last_activity = ""
 
@@ -80,16 +81,15 @@ class MemberLog(Observer):
                 self._log_restoring(change.after, change.now.monotonic_s)
                 self._on_tick(change.after, status, change.now.monotonic_s)
             case RestoreBegun():
-                self._restoring_pause_s = _RESTORING_PAUSE_S
-                self._next_restoring_line_at = change.now.monotonic_s + _RESTORING_PAUSE_S
+                self._on_restore_begun(change.now.monotonic_s)
             case RecordRejected():
                 self._on_reject(change.event)
             case RecordsSkipped():
                 self._on_skipped(change.event)
-            case ElementsReordered(message) if not self._has_warned_of_elements:
-                self._has_warned_of_elements = True
+            case ElementsReordered(message) if not self._has_warned_of_reordered_elements:
+                self._has_warned_of_reordered_elements = True
                 log.warning("elements change their places", message=message)
-            case NamesWithoutNumbers(message):  # reported once
+            case NamesWithoutNumbers(message):  # the loop reports this event only once
                 log.warning("names without numbers", message=message)
             case OffsetsSkipped(partition, lost_from, to, truncated):
                 happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
@@ -97,9 +97,9 @@ class MemberLog(Observer):
             case PartitionsAssigned(positions):
                 read_from = {str(p): "earliest" if at < 0 else at for p, at in sorted(positions.items())}
                 log.info("partitions assigned", read_from=read_from)
-            case PartitionsReleased(partitions, lost=True):
+            case PartitionsReleased(partitions, lost=True):  # the group has removed this member
                 log.warning("partitions lost", partitions=sorted(partitions))
-            case PartitionsReleased(partitions):
+            case PartitionsReleased(partitions):  # the member stays in the group
                 log.info("partitions revoked", partitions=sorted(partitions))
             case StartDelayed():
                 self._on_delay(change.event, change.after.started.monotonic_s, change.now.monotonic_s)
@@ -117,11 +117,11 @@ class MemberLog(Observer):
 
     def _on_delay(self, event: StartDelayed, started: float, now: float) -> None:
         """Log what a start waits for, after pauses that grow to a minute; times are monotonic seconds."""
-        if now < self._next_delay_line_at:
+        if now < self._next_delay_log_at:
             return
         waited_s = now - started
         log.warning(f"waiting for {event.waits_for}", cause=event.cause, waited_s=round(waited_s))
-        self._next_delay_line_at = now + min(1 + waited_s, _LONGEST_DELAY_PAUSE_S)
+        self._next_delay_log_at = now + min(1 + waited_s, _LONGEST_DELAY_PAUSE_S)
 
     def _on_skipped(self, event: RecordsSkipped) -> None:
         """Count skipped records. Warn once when there are 100 and no vector was accepted."""
@@ -146,14 +146,22 @@ class MemberLog(Observer):
             count=count,
         )
 
+    def _on_restore_begun(self, now: float) -> None:
+        """Let the first line about restoring come in five seconds, if partitions are left to restore by then."""
+        self._restoring_pause_s = _FIRST_RESTORING_PAUSE_S
+        self._next_restoring_log_at = now + _FIRST_RESTORING_PAUSE_S
+
     def _log_restoring(self, state: MemberState, now: float) -> None:
-        """Log how many partitions are left to restore, after pauses that double."""
+        """Log how many partitions are left to restore, after pauses that double.
+
+        While a problem keeps partitions from being restored, only the problem is logged.
+        """
         has_failed = RestoreFailed in state.problems or PartitionsMissing in state.problems
-        if not state.left_to_restore or has_failed or now < self._next_restoring_line_at:
+        if not state.left_to_restore or has_failed or now < self._next_restoring_log_at:
             return
         log.info("restoring partitions", left=state.left_to_restore, restored=len(state.partitions))
         self._restoring_pause_s = min(2 * self._restoring_pause_s, _PROGRESS_EVERY_S)
-        self._next_restoring_line_at = now + self._restoring_pause_s
+        self._next_restoring_log_at = now + self._restoring_pause_s
 
     def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
         """Log progress once a minute, or why no messages arrive, unless the last line said the same."""

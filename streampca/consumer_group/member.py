@@ -40,10 +40,10 @@ class Member:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_new_client_save(waits_for)` returns whether brokers would answer a new Kafka client that saves.
+        """`could_new_client_save(step)` asks brokers with a new Kafka client, and returns whether a save could succeed.
 
-        It is asked when brokers do not answer the member's own client, and may take seconds. `waits_for` is what a save
-        waits for, such as "topic".
+        `step` is the step of a save at which brokers do not answer the member's own client: "dead letters", "topic" or
+        "transaction". The call may take seconds.
         """
         self._observers = observers
         self._could_new_client_save = could_new_client_save
@@ -61,18 +61,22 @@ class Member:
     def notify(self, event: MemberEvent) -> None:
         """Make the member's state after an event, and tell the observers.
 
-        If saves have stopped since brokers do not answer, a tick first tries a new client, which may take seconds.
+        If saves have stopped because brokers do not answer, a tick of the loop also tries a new Kafka client from time
+        to time. This may take seconds.
         """
         old_state = self.state
         now = self.now()
         new_state = old_state.after(event, now)
         if isinstance(event, LoopTicked) and new_state.saving.must_try_new_client(now.monotonic_s):
-            is_answered = self._could_new_client_save(new_state.saving.waits_unanswered_for)
-            saving = new_state.saving.after_new_client(now.monotonic_s, is_answered=is_answered)
-            new_state = new_state._replace(saving=saving)
+            new_state = self._try_new_client(new_state, now.monotonic_s)
         self.state = new_state
         for observer in self._observers:
             observer.observe(Change(event, before=old_state, after=new_state, now=now))
+
+    def _try_new_client(self, state: MemberState, now: float) -> MemberState:
+        """Return the state with the result of trying whether a new Kafka client could save."""
+        is_answered = self._could_new_client_save(state.saving.unanswered_step)
+        return state._replace(saving=state.saving.after_new_client(now, is_answered=is_answered))
 
     def __enter__(self) -> Self:
         return self

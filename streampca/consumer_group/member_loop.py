@@ -19,7 +19,7 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
-        """`seen_names` notes under which names of the setting `field` a record has had a number."""
+        """`seen_names` collects the names in the setting `field` under which some record has had a number."""
         self._source = source
         self._in_flight = in_flight
         self._notify = notify

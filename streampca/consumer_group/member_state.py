@@ -160,9 +160,9 @@ class MemberState(NamedTuple):
         ticked = self._replace(last_tick_at=now, has_run=True, connection=status)
         if status.member != self.is_member:
             return ticked._replace(is_member=status.member, membership_since=now.monotonic_s)
-        is_rebalance_over = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
-        if is_rebalance_over:
-            # A member that still has no partitions is a standby, which has joined, too.
+        is_membership_settled = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
+        if is_membership_settled:
+            # `PartitionsAssigned` sets `has_joined` earlier. A standby gets no partitions, but has joined, too.
             return ticked._replace(has_joined=self.is_member)
         return ticked
 

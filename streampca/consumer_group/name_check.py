@@ -4,8 +4,8 @@ from streampca.consumer_group.countdown import Countdown
 from streampca.formats.seen_names import SeenNames
 from streampca.sources.events import Vectors
 
-_RECORDS = 1000
-_LONGEST_S = 600.0  # after this time, fewer records are enough
+_CHECKED_RECORDS = 1000
+_LONGEST_CHECK_S = 600.0  # after this time, fewer records are enough
 
 
 class NameCheck:
@@ -15,10 +15,10 @@ class NameCheck:
     """
 
     def __init__(self, seen: SeenNames) -> None:
-        """`seen` notes under which names vectors had numbers."""
+        """`seen` collects the names under which some vector has had a number."""
         self._seen = seen
-        self._records_left = _RECORDS
-        self._time = Countdown(_LONGEST_S)
+        self._records_left = _CHECKED_RECORDS
+        self._longest_check = Countdown(_LONGEST_CHECK_S)
         self._has_seen_enough = False
 
     @property
@@ -37,7 +37,7 @@ class NameCheck:
 
         Return "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
         """
-        is_time_over = self._time.is_over(now)
+        is_time_over = self._longest_check.is_over(now)
         self._has_seen_enough = is_time_over or self._records_left <= 0
         if not self._has_seen_enough:
             return ""

@@ -75,13 +75,13 @@ class PartitionState(NamedTuple):
 
 
 class _Chunk(dict[int, PartitionState]):
-    """The states of up to 32 partitions, by partition number. It is not changed once it is part of a state."""
+    """The states of up to 32 partitions, by partition number. A chunk in a `PartitionStates` is never changed."""
 
     @cached_property
     def unsaved_since(self) -> float | None:
         """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
 
-        Cached, since the loop asks several times a second.
+        The time is computed once, since the loop asks several times a second, and the chunk is not changed any more.
         """
         return _find_earliest(partition_state.unsaved_since for partition_state in self.values())
 

@@ -46,8 +46,8 @@ class MemberPolicy:
     def find_dead_letters(self, batch: Vectors, *, accepted_before: bool) -> Sequence[Reject]:
         """Return the rejected records to send to the dead-letter topic.
 
-        `accepted_before` says whether a vector was accepted before this batch. If none was, and the batch begins with
-        100 rejects, raises `RejectLimitError`.
+        `accepted_before` says whether a vector was accepted before this batch. If none was, and the batch has 100
+        rejects before its first vector, raises `RejectLimitError`.
         """
         if self.on_bad_record != "dead_letter":
             return []
@@ -55,9 +55,10 @@ class MemberPolicy:
         if accepted_before or len(rejects) < SUSPICIOUS_RUN:
             return rejects
         first_rejects = rejects[:SUSPICIOUS_RUN]
-        vector_indices = batch.decoded.indices  # of the records with vectors
-        is_among_first_rejects = vector_indices < first_rejects[-1].index
-        if not is_among_first_rejects.any():
+        last_index = first_rejects[-1].index  # in the batch
+        vector_indices = batch.decoded.indices  # of the records that hold vectors
+        has_vectors_before_last = (vector_indices < last_index).any()
+        if not has_vectors_before_last:  # the batch begins with rejects, and perhaps skipped records
             raise self._make_wrong_settings_error(batch, first_rejects)
         return rejects
 
@@ -78,14 +79,15 @@ class MemberPolicy:
     def choose_resume_offset(self, event: OutOfRange) -> int:
         """Return the offset to resume at when the log does not hold the next record. There are three cases:
 
-        - The log was truncated and has grown again: `event.diverged` is an offset of a record that was replaced.
-        - The log was truncated and ended before the position: raises `OffsetGapError`.
-        - Retention has removed the records from the position up to `event.earliest`.
+        - Replaced: the log was truncated and has grown again. At `event.diverged`, the log holds another record now.
+        - Beyond the end: the log was truncated, and ended before the position. Raises `OffsetGapError`.
+        - Removed: retention has removed the records from the position up to `event.earliest`.
 
-        In the first and the third case, `on_offset_gap` decides: "fail" raises `OffsetGapError`.
+        If records were replaced or removed, `on_offset_gap` decides: "fail" raises `OffsetGapError`.
         """
         was_replaced = event.diverged is not None
-        # The position is not compared with `event.latest`: the log may have grown since it was out of range.
+        # The position is not before the first record, so it was beyond the end. The position is not compared with
+        # `event.latest`, since the log may have grown in the meantime.
         was_beyond_end = not was_replaced and event.position >= event.earliest
         if was_beyond_end or self.on_offset_gap == "fail":
             raise OffsetGapError(self._describe_gap(event))

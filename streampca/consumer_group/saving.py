@@ -27,7 +27,7 @@ class Saving(NamedTuple):
     """
 
     due_after_s: float  # how soon a record should be saved after it was read
-    # What a save waits for, such as "topic" → why the last save has failed there. The newest failure is the last one.
+    # Step of a save, such as "topic" → why the last save has failed at this step. The newest failure is the last one.
     failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
@@ -42,17 +42,20 @@ class Saving(NamedTuple):
     @property
     def cause(self) -> str:
         """All failures since the last save, in one line."""
-        return "; ".join(f"{waits_for}: {cause}" for waits_for, cause in self._failures_now.items()) or "no failure"
+        return "; ".join(f"{step}: {cause}" for step, cause in self._failures_now.items()) or "no failure"
 
     @property
-    def waits_unanswered_for(self) -> str:
-        """What saves wait for, such as "topic", if they have stopped because brokers do not answer; otherwise ""."""
+    def unanswered_step(self) -> str:
+        """If saves have stopped because brokers do not answer, the step that they do not answer, such as "topic".
+
+        "" if saves have not stopped, or for another reason.
+        """
         if not self.has_stopped or not self._failures_now:
             return ""
-        waits_for, newest_cause = list(self._failures_now.items())[-1]
-        # Dead letters fail only without an answer.
-        is_unanswered = waits_for == "dead letters" or NO_ANSWER in newest_cause
-        return waits_for if is_unanswered else ""
+        step, newest_cause = list(self._failures_now.items())[-1]
+        # The step "dead letters" fails only if brokers do not answer, whatever the cause says.
+        is_unanswered = step == "dead letters" or NO_ANSWER in newest_cause
+        return step if is_unanswered else ""
 
     @property
     def _failures_now(self) -> Mapping[str, str]:
@@ -63,13 +66,16 @@ class Saving(NamedTuple):
         """Return how saving stands after an event; `partitions` are the states after the event."""
         match event:
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
+                # A save has succeeded, so whether brokers answer a new client does not matter any more.
                 return self._replace(failures={}, was_new_client_answered=False)
-            # After a transaction that was not committed, partitions are restored and its records are read again. So
-            # another transaction also waits for a restore that has failed.
-            case TransactionEnded(cause=cause) | RestoreFailed(cause=cause):
+            case TransactionEnded(cause=cause):  # it was not committed
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
-            case CheckpointPostponed(cause=cause, waits_for=waits_for):
-                return self._replace(failures=_add_failure(self.failures, waits_for, cause))
+            case RestoreFailed(cause=cause):
+                # After a failed transaction, partitions are restored before the next transaction begins. So a failed
+                # restore counts as a failure of the next transaction.
+                return self._replace(failures=_add_failure(self.failures, "transaction", cause))
+            case CheckpointPostponed(cause=cause, waits_for=step):
+                return self._replace(failures=_add_failure(self.failures, step, cause))
             case LoopTicked(is_saving=is_saving):
                 unsaved_since = partitions.unsaved_since  # None: all records are saved
                 overdue_s = 0.0 if unsaved_since is None else max(now - unsaved_since - self.due_after_s, 0.0)
@@ -83,14 +89,14 @@ class Saving(NamedTuple):
     @property
     def would_restart_help(self) -> bool:
         """Whether brokers answer a new client, while they do not answer the member's own client."""
-        return self.waits_unanswered_for != "" and self.was_new_client_answered
+        return self.unanswered_step != "" and self.was_new_client_answered
 
     def must_try_new_client(self, now: float) -> bool:
         """Whether it is time to see if a new client gets answers, since the member's own client gets none."""
-        return self.waits_unanswered_for != "" and now >= self.try_new_client_at
+        return self.unanswered_step != "" and now >= self.try_new_client_at
 
 
-def _add_failure(failures: Mapping[str, str], waits_for: str, cause: str) -> Mapping[str, str]:
-    """Return the failures with one more as the newest. `waits_for` is what a save waits for."""
-    earlier = {name: earlier_cause for name, earlier_cause in failures.items() if name != waits_for}
-    return earlier | {waits_for: cause}
+def _add_failure(failures: Mapping[str, str], step: str, cause: str) -> Mapping[str, str]:
+    """Return the failures with one more, of a step of a save, as the newest. It replaces the step's earlier failure."""
+    earlier = {other_step: earlier_cause for other_step, earlier_cause in failures.items() if other_step != step}
+    return earlier | {step: cause}

@@ -143,11 +143,12 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    # The field `trouble` leaves out problems that are reported elsewhere.
+    # The field `trouble` leaves out problems that are reported elsewhere. A problem's key is a constant, or the type of
+    # the event that has reported the problem.
     problems = dict(state.problems)
     problems.pop(SAVING_HAS_STOPPED, None)  # reported by metrics and health
-    if state.why_no_model:
-        problems.pop(StartDelayed, None)  # reported by `TransformStatus.awaits`
+    if state.why_no_model:  # the start is delayed until there is a model: `TransformStatus.awaits` reports this
+        problems.pop(StartDelayed, None)
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(

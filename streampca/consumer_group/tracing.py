@@ -32,13 +32,14 @@ class BatchSpans(Observer):
         self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the next offset after the batch
 
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
-        """Return a function that decodes a batch like `decode`, and begins its span.
+        """Return a function that decodes a batch like `decode`, and begins the span of the batch.
 
-        The span needs the headers of the records, which transform drops before the batch ends.
+        A span needs the headers of the records. Transform drops the records after it has projected them, so the span
+        begins before.
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
-            """Decode a batch. `observe` ends its span: it finds the span by the partition and the next offset."""
+            """Decode a batch, and begin its span, which `observe` finds by partition and next offset, and ends."""
             began_ns = time.time_ns()
             decoded = decode(batch)
             if isinstance(decoded, Vectors):
@@ -60,7 +61,8 @@ class BatchSpans(Observer):
                 continue
             span = self._open_spans.pop((partition, next_offset))
             is_span_of_this_batch = next_offset == event.next
-            # Another span is of an earlier batch that was dropped and read again. It is not recorded.
+            # A span with a smaller next offset is of a batch that was dropped and read again. Without `end`, it is not
+            # recorded.
             if is_span_of_this_batch:
                 span.end()
 

@@ -50,6 +50,7 @@ class OnlineFit:
         next_position = self.fold.stats.learned + len(V)  # rows have no offsets, so the position counts them
         batch = batch_of_rows(V, end=next_position)
         fold, _ = self.fold.take(batch, self.config, before_block=past_scores.score_block)
+        # A loaded model has not learned these rows, so the fold replaces it.
         return replace(self, fold=fold, past_scores=past_scores, loaded_model=None)
 
     @property

@@ -179,7 +179,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # Whitening divides by the model's standard deviations. In scikit-learn, they have ddof=1.
+            # The basis is "principal" or "whitened". Whitening divides by the model's standard deviations: with ddof=1,
+            # as in scikit-learn.
             with_unbiased_model = replace(projected, model=fit.unbiased_model)
             return with_unbiased_model.in_basis(self._basis).astype(V.dtype, copy=False)
 
@@ -208,8 +209,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
         def compute_p_values(V: Array) -> F64:
             scores = model.project(V).relative_scores
-            p_of_each_score = past_scores.p_values(scores)
-            return p_of_each_score.score  # and not of t2 or spe alone
+            p_values = past_scores.p_values(scores)
+            return p_values.score  # the score combines T² and SPE, which have p-values of their own
 
         return self._compute_by_slab(X, compute_p_values)
 
@@ -298,10 +299,10 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
 
 
 def _refuse_different(fits: Sequence[OnlineFit]) -> None:
-    """Raise `ValueError` if fits differ in their parameters, or if one of them holds too little to be merged."""
+    """Raise `ValueError` if fits differ in their parameters, or if one of them was loaded from a worker's model."""
     first = fits[0]
     for fit in fits:
-        fit.refuse_worker_model()
+        fit.refuse_worker_model()  # the file of a worker's model holds too little to be merged
         has_same_config = fit.config == first.config
         # An `n_components` that is a share of the variance is not in `config`.
         has_same_components = fit.components_or_share == first.components_or_share

@@ -21,7 +21,8 @@ def encode(estimator: Any) -> bytes:
     Raises `ValueError` if a file cannot hold the name of a feature.
     """
     fit: OnlineFit = estimator.online_
-    published = fit.loaded_model or _make_published_model(fit)  # a model without a fold is written as it was read
+    # A model that was loaded from a file without a fold is written as it was read. Any other fit has no loaded model.
+    published = fit.loaded_model or _make_published_model(fit)
     names = getattr(estimator, "feature_names_in_", None)
     is_dtype_given = fit.parameters["dtype"] is not None
     # The other parameters are in the settings of the model, see `find_parameters`.

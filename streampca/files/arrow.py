@@ -21,7 +21,7 @@ from streampca.files.rows import (
     open_stream,
     require_kind,
 )
-from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_unread_as_bytes
+from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate, vectors_in, with_texts_as_bytes
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 
@@ -84,7 +84,7 @@ def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     for batch, _ in tables.read(columns.needed, None):
         for i in range(len(batch)):
             # Text that is not UTF-8 must raise no error in an entry that is not needed.
-            one_row = with_unread_as_bytes(batch.slice(i, 1), names_to_decode)
+            one_row = with_texts_as_bytes(batch.slice(i, 1), except_in=names_to_decode)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d

@@ -110,23 +110,25 @@ class Checkpoint:
     def adapt_to(self, fold_config: FoldConfig, topic_id: str = "") -> "Checkpoint":
         """Return the checkpoint from which a worker with these settings continues.
 
-        A checkpoint that has learned no vector takes other settings. A checkpoint that has learned vectors with other
-        settings raises `SettingsError`. Another topic id raises `TopicReplacedError`.
+        A checkpoint that has learned no vector takes other settings, and other names of dimensions. A checkpoint that
+        has learned vectors with other settings raises `SettingsError`. Another topic id raises `TopicReplacedError`.
         """
         self.refuse_other_topic(topic_id)
         fold = self.fold
         settings = fold_config.as_dict()
-        if fold.stats.learned or self.settings == settings:
+        if fold.stats.learned:
             # This also refuses other names of dimensions, which are not among the settings.
             self.refuse_other_settings(fold_config)
             return self
+        if self.settings == settings:
+            return replace(self, names=fold_config.names or self.names)
         empty_fold = Fold.empty(fold_config.learning)
-        # The counts of records that were read without learning a vector stay valid.
+        # The counts of records from which no vector was learned stay valid with any settings.
         stats = replace(
             empty_fold.stats,
             rejected=fold.stats.rejected,
-            skipped=fold.stats.skipped,
-            gap=fold.stats.gap,
+            skipped=fold.stats.skipped,  # deletes
+            gap=fold.stats.gap,  # lost offsets
         )
         # The source compares `last` with the log, to notice that the log was replaced.
         fold = replace(empty_fold, position=fold.position, stats=stats, last=fold.last)

@@ -20,7 +20,7 @@ Settings = Mapping[str, Any]  # those in the header of the checkpoint
 def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool) -> None:
     """Raise `DamagedFileError` for arrays that no release with this format can have written."""
     actual = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    expected = _expect_types(arrays, settings, has_learned=has_learned)
+    expected = _expect_shapes_and_dtypes(arrays, settings, has_learned=has_learned)
     have_usual_layout = all(array.dtype.isnative and array.flags.c_contiguous for array in arrays.values())
     if actual != expected or not have_usual_layout:
         raise DamagedFileError("the arrays of the checkpoint fit neither each other nor the settings")
@@ -31,11 +31,11 @@ def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool
     _refuse_values_out_of_range(arrays)
 
 
-def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> dict[str, Any]:
-    """Return the shape and type that each array must have."""
+def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned: bool) -> dict[str, Any]:
+    """Return the shape and dtype that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # If a length is unknown, the file is damaged. The length 0 then leads to a type that its arrays do not have.
+    # A length that cannot be found is 0 here. Such a file is damaged: `C` or `pending` does not have the shape below.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     column_count = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
@@ -65,14 +65,15 @@ def _expect_types(arrays: Arrays, settings: Settings, *, has_learned: bool) -> d
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). An entry may be 16 times
-    # as large.
+    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). What is learned from it
+    # may have somewhat larger entries: their limit is 16 times as large.
     largest_entry = np.sqrt(largest_number) / 8
     largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
-        # A covariance exceeds the largest variance only by rounding (1 %), and never the square of the largest entry.
+        # By rounding, a covariance may exceed the largest variance by 1 %. It never exceeds the square of the largest
+        # entry.
         largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
     ranges = {
         "C": (-largest_entry, largest_entry),

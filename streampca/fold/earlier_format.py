@@ -33,13 +33,15 @@ _ROUNDING = 1e-12  # an entry of an axis up to this is 0
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
 
-    Format 3 keeps u (`unseen`), and averages over all messages. Format 4 keeps 1 − u (`known`), and averages over the
-    messages since the first one with the entry. So averages are divided by 1 − u.
+    For each entry, u is the share of the weight that belongs to messages before the first message with this entry.
+    Format 3 holds u (`unseen`), and its averages count these messages as zeros. Format 4 holds 1 − u (`known`), and its
+    averages leave these messages out. So the averages of format 3 are divided by 1 − u.
     """
+    # Format 4 has no field "incomplete".
     header = {name: value for name, value in header.items() if name != "incomplete"}
     arrays = dict(arrays)
-    unseen = arrays.pop("unseen", None)
-    if unseen is None:
+    unseen = arrays.pop("unseen", None)  # u (d,)
+    if unseen is None:  # no entry was ever missing
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
@@ -49,11 +51,11 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     known = known_entries
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        known = find_smaller_of_each_pair(known_entries)
+        known = find_smaller_of_each_pair(known_entries)  # N: a share for each pair of entries, packed like Σ
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
     was_any_missing = known.min(initial=1.0) < _ROUNDED_ONE
-    if was_any_missing:  # a file without `known` has 1 everywhere
+    if was_any_missing:  # without `known` in the file, all shares are 1
         arrays["known"] = known
     return header, arrays
 
@@ -80,11 +82,12 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     if seen.all():
         return header, arrays
     arrays = arrays | {"seen": seen}
-    # `streampca fit` writes `learned`: Σ packed, with a number for each pair of dimensions, or axes (d, r). `known`
-    # then has a share for each pair or for each dimension: 0 if a dimension was never seen, otherwise 1.
+    # A file of `streampca fit` holds `learned`: a packed Σ, with a number for each pair of dimensions, or axes (d, r).
+    # To this, format 3 adds `known`: 1 for each pair of dimensions, or each dimension, that was seen, and otherwise 0.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         is_covariance = covariance_or_axes.ndim == 1
+        # A pair was seen if both of its dimensions were seen: False is the smaller of the two truth values.
         known = find_smaller_of_each_pair(seen) if is_covariance else seen
         arrays["known"] = known.astype(np.float64)
     return header, arrays

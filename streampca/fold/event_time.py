@@ -25,24 +25,23 @@ class EventTime:
 
     now_ms: int = _UNKNOWN
     recent: tuple[int, ...] = ()  # the last 62 known timestamps
-    ahead: int = 0  # number of records that were more than a day ahead of the event time
+    ahead: int = 0  # how many timestamps were more than a day ahead of the event time
 
     def advance(self, timestamps: Sequence[int] | NDArray[np.int64]) -> tuple["EventTime", NDArray[np.int64]]:
         """Return the event time after n records, and by how many milliseconds each record advanced it (n,).
 
-        Records without a timestamp (−1) do not advance it. The first event time is not an advance.
+        The event time is the greatest median that any 63 consecutive timestamps have had so far. Records without a
+        timestamp (−1) do not advance the event time, and the first event time does not count as an advance.
         """
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
-        new_ms = timestamps[has_time]  # (m,)
-        # Each new timestamp ends a window of 63, so the 62 timestamps before the new ones are needed, too. At the start
-        # of a partition there are fewer: `_UNKNOWN`, which is less than every timestamp, replaces the missing ones.
-        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
-        timestamps_ms = np.concatenate([missing + self.recent, new_ms])  # (62 + m,)
-        medians_ms = _compute_medians(timestamps_ms)  # (m,), `_UNKNOWN` as long as most of a window is unknown
-        # The event time is the greatest median so far.
+        new_ms = timestamps[has_time]  # (m,), the timestamps that are known
+        # A window is 63 consecutive timestamps. Each new timestamp ends a window, so 62 timestamps before are needed.
+        timestamps_ms = np.concatenate([self._pad_recent(), new_ms])  # (62 + m,)
+        medians_ms = _compute_medians(timestamps_ms)  # (m,); `_UNKNOWN` if most of the window is unknown
+        # The event time before all new timestamps, and after each of them: the greatest median so far.
         event_times_ms = np.maximum.accumulate(np.concatenate([[self.now_ms], medians_ms]))  # (1 + m,)
-        event_times_before_ms = event_times_ms[:-1]  # (m,), the event time before each new timestamp
+        event_times_before_ms = event_times_ms[:-1]  # (m,), before each new timestamp
         has_no_event_time = event_times_before_ms == _UNKNOWN
         elapsed_ms = np.zeros(len(timestamps), np.int64)
         elapsed_ms[has_time] = np.where(has_no_event_time, 0, np.diff(event_times_ms))
@@ -50,9 +49,14 @@ class EventTime:
         event_time = EventTime(
             now_ms=int(event_times_ms[-1]),
             recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start
-            ahead=self.ahead + _count_ahead(timestamps_ms, event_times_before_ms),
+            ahead=self.ahead + _count_far_ahead(timestamps_ms, event_times_before_ms),
         )
         return event_time, elapsed_ms
+
+    def _pad_recent(self) -> tuple[int, ...]:
+        """Return the last 62 known timestamps; at the start of a partition, the first of them are `_UNKNOWN`."""
+        missing = (_UNKNOWN,) * (_WINDOW - 1 - len(self.recent))
+        return missing + self.recent
 
 
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -69,12 +73,13 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     return medians
 
 
-def _count_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
-    """Count the new timestamps that are more than a day ahead, as a wrong clock writes them.
+def _count_far_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
+    """Count the new timestamps that are more than a day ahead of the event time, as a wrong clock writes them.
 
-    The last n of the timestamps are new, after 62 earlier ones. `event_times_ms` (n,) has the event times before them.
-    After a pause of the stream, the event time lags for some records. So a timestamp only counts if it is also more
-    than a day ahead of the smaller one of the two timestamps before it: a wrong clock may have written the larger one.
+    The last m of the timestamps are new, and at least two others come first. `event_times_ms` (m,) has the event time
+    before each new timestamp. After a pause of the stream, the event time lags for some records. So a new timestamp
+    only counts if it is also more than a day ahead of one of the two timestamps before it. The smaller of these two is
+    taken, because a wrong clock may have written the larger.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

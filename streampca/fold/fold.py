@@ -108,7 +108,7 @@ class Fold:
             lost_from = self.position
         has_read = self.position >= 0
         lost_count = max(position - lost_from, 0) if has_read else 0
-        stats = replace(self.stats, gap=self.stats.gap + lost_count)
+        stats = replace(self.stats, gap=self.stats.gap + lost_count)  # `gap` counts lost offsets
         return replace(self, position=position, last=None, stats=stats)  # the record before the position is unknown
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
@@ -118,7 +118,7 @@ class Fold:
         learned = learn_whole_blocks(
             learning_config,
             axes.adapt_columns(self.state, learning_config),
-            # The configuration may have smaller blocks, which the pending vectors may fill: so they are learned as new.
+            # If the blocks are smaller now, the pending vectors may fill a block: so they are passed as new vectors.
             pending=no_messages,
             new=pending,
         )

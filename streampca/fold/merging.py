@@ -77,7 +77,7 @@ class FoldMerger:
         """Prepare to merge. An event time later than `clock_ms` counts as `clock_ms`; None: no limit."""
         self._config = config
         self._clock_ms = clock_ms
-        self._merged_time_ms = _NO_TIME  # the latest time of the merged folds, to which their weights have decayed
+        self._merged_time_ms = _NO_TIME  # the latest event time of the merged folds; their weights are as of this time
         self._merger = StateMerger(config.learning.columns)
         self._stats: list[FoldStats] = []
         self._topic = ""
@@ -125,12 +125,14 @@ class FoldMerger:
     def _add(self, fold: Fold, time_ms: int) -> None:
         """Merge a fold that has learned messages until this time.
 
-        First the weights of the fold and of the merged folds decay to the later one of their two times.
+        Either this fold or the merged folds end earlier. With a half-life in seconds, those lose the weight that decays
+        until the later end.
         """
-        if self._clock_ms is not None:
+        if self._clock_ms is not None:  # None: no limit
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
         latest_ms = max(time_ms, self._merged_time_ms)
+        # One of the two decays is 1, because its time is the latest.
         self._merger.fade(self._compute_decay(self._merged_time_ms, latest_ms))
         state = fold.provisional(self._config.learning)  # has also learned the pending vectors
         self._merger.add(state, self._compute_decay(time_ms, latest_ms))
@@ -171,9 +173,10 @@ class FoldMerger:
         """Make a fold at this position from which learning can continue, without axes that are only rounding errors."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
-        state = self.state(columns=learning_config.columns) or empty.state
-        # The variance of an axis is the squared length of its column. Columns of length nearly 0 are left out, because
-        # (CᵀC)⁻¹ would overflow.
+        merged_state = self.state(columns=learning_config.columns)  # None if no message was learned
+        state = merged_state or empty.state
+        # The variance of an axis is the squared length of its column in C. Columns of length nearly 0 are left out,
+        # because learning computes (CᵀC)⁻¹, which would overflow.
         is_column_kept = learning_config.limits.are_kept(state.variance)
         return replace(
             empty,

@@ -157,8 +157,8 @@ def decode(data: bytes) -> PublishedModel:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
     has_required_arrays = arrays.keys() >= _REQUIRED_ARRAYS
     if not has_required_arrays:
-        names_of_arrays = ", ".join(sorted(arrays)) or "of none"
-        raise DamagedFileError(f"not a model file: it holds the arrays {names_of_arrays}")
+        held_arrays = ", ".join(sorted(arrays)) or "none"
+        raise DamagedFileError(f"not a model file: its arrays are {held_arrays}")
     model = Model(
         components=arrays["components"],
         explained_variance=arrays["explained_variance"],
@@ -251,7 +251,8 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
 def _are_valid_for_learning(covariance_or_axes: Array | None, known: Array | None, d: int) -> bool:
     """Return whether learning can continue from these two arrays of a model of d dimensions.
 
-    They are a packed Σ (d(d + 1)/2,) or axes (d, r), and the share `known` of each item or row.
+    `covariance_or_axes` is a packed Σ (d(d + 1)/2,) or axes (d, r). `known` has, for each number of Σ or each row of
+    the axes, the share of the weight from which it was learned.
     """
     if covariance_or_axes is None:
         return known is None  # a worker's model has neither

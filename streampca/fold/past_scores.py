@@ -22,32 +22,32 @@ class PastScoresBuilder:
     # Of the models that score: how many components (int), or the share of the variance that these explain (float).
     components_or_share: int | float
     histograms: PastScores = field(default_factory=PastScores.empty)
-    _new_scores: Scores = _NO_SCORES  # not in the histograms yet
+    _collected_scores: Scores = _NO_SCORES  # new scores, which are not in the histograms yet
 
     def collect_scores(self, model: Model, V: Array) -> None:
-        """Score messages (n, d) that the model has not learned, and append the scores to the new scores."""
+        """Score messages (n, d) that the model has not learned, and collect the scores, apart from the histograms."""
         scores = model.project(V).relative_scores  # divided by their expected values, as the models may differ
-        self._new_scores = Scores(
-            t2=np.append(self._new_scores.t2, scores.t2),
-            spe=np.append(self._new_scores.spe, scores.spe),
-            score=np.append(self._new_scores.score, scores.score),
+        self._collected_scores = Scores(
+            t2=np.append(self._collected_scores.t2, scores.t2),
+            spe=np.append(self._collected_scores.spe, scores.spe),
+            score=np.append(self._collected_scores.score, scores.score),
         )
 
     def p_values(self) -> F64 | None:
-        """Return the p-values (n,) of the new scores by the histograms; None if these are empty."""
+        """Return the p-values (n,) of the collected scores by the histograms; None if the histograms are empty."""
         if not self.histograms.weight:
             return None
-        return self.histograms.p_values(self._new_scores).score
+        return self.histograms.p_values(self._collected_scores).score
 
-    def add_new_scores(self, messages: int, model_weight: float) -> None:
-        """Add the new scores to the histograms. Older scores keep e^(−n/w) of their weight.
+    def add_collected_to_histograms(self, messages: int, model_weight: float) -> None:
+        """Add the collected scores to the histograms. Older scores keep e^(−n/w) of their weight.
 
         n is the number of messages since the last call, w the weight of the model: old scores are forgotten as fast as
         old messages.
         """
         kept = math.exp(-messages / max(model_weight, 1.0))
-        self.histograms = self.histograms.with_scores(self._new_scores, kept)
-        self._new_scores = _NO_SCORES
+        self.histograms = self.histograms.with_scores(self._collected_scores, kept)
+        self._collected_scores = _NO_SCORES
 
     def score_block(self, state: State, V: Array) -> None:
         """Score a block V (n, d) by the state that has not learned it yet, and add the scores to the histograms."""
@@ -55,7 +55,7 @@ class PastScoresBuilder:
             return  # there is no model to score with
         model = make_model(state, choose_number_of_components(state, self.components_or_share))
         self.collect_scores(model, V)
-        self.add_new_scores(messages=len(V), model_weight=state.weight)
+        self.add_collected_to_histograms(messages=len(V), model_weight=state.weight)
 
 
 def choose_number_of_components(state: State, components_or_share: int | float) -> int:

@@ -58,16 +58,16 @@ class FoldStats:
     def summarise_for_model(self) -> ModelStats:
         """Return what a published model keeps. Losses are None if no vector was compared with a model."""
         loss = None
-        loss_ewma = None
-        if self.with_loss:
+        recent_loss = None
+        if self.with_loss > 0:  # how many messages have a loss
             loss = self.loss
-            # `recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
-            loss_ewma = self.recent_loss or 0.0
+            # `self.recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
+            recent_loss = self.recent_loss or 0.0
         return ModelStats(
             rejected=sum(self.rejected.values()),
             loss=loss,
             loss_ratio=self.loss_ratio,
-            loss_ewma=loss_ewma,
+            loss_ewma=recent_loss,
             first_timestamp_ms=self.first_ms,
             last_timestamp_ms=self.last_ms,
         )
@@ -114,17 +114,18 @@ class FoldStats:
         n = len(squared_norms)
         mean_loss = float(np.add.reduce(squared_residuals)) / n
         mean_norm = float(np.add.reduce(squared_norms)) / n
-        message_count = self.with_loss + n
-        new_share = n / message_count  # of the means over all messages
-        # What the exponentially weighted means keep of their value.
-        ewma_share = (1 - 1 / _EWMA_MESSAGES) ** n if self.with_loss else 0.0
+        count_before = self.with_loss  # messages with a loss
+        count_after = count_before + n
+        new_share = n / count_after  # of the new messages in the means over all messages
+        # The share of the earlier messages in the exponentially weighted means.
+        earlier_share = (1 - 1 / _EWMA_MESSAGES) ** n if count_before > 0 else 0.0
         return replace(
             self,
-            with_loss=message_count,
+            with_loss=count_after,
             loss=self.loss + (mean_loss - self.loss) * new_share,
             norm=self.norm + (mean_norm - self.norm) * new_share,
-            loss_ewma=ewma_share * self.loss_ewma + (1 - ewma_share) * mean_loss,
-            norm_ewma=ewma_share * self.norm_ewma + (1 - ewma_share) * mean_norm,
+            loss_ewma=earlier_share * self.loss_ewma + (1 - earlier_share) * mean_loss,
+            norm_ewma=earlier_share * self.norm_ewma + (1 - earlier_share) * mean_norm,
         )
 
     def with_messages(self, timestamps: NDArray[np.int64], vector_count: int) -> "FoldStats":

@@ -70,9 +70,9 @@ class ArrowReader(Reader):
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return each row as an object with a single entry: the column in which the path `label` begins.
+        """Return each row as a dict with only one column: the column that the setting `label` names first.
 
-        Texts are returned as bytes, because they may not be UTF-8.
+        For the label `meta.id`, this is the column `meta`. Texts are returned as bytes, because they may not be UTF-8.
         """
         [path] = parse_paths(self.label)
         with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
@@ -99,7 +99,7 @@ class ArrowReader(Reader):
             check_size(total_size, MAX_BATCH_BYTES)
             validate(batch)
             rows = vectors_in(batch, fields)
-            error_by_skip_reason |= _raise_unless_skipped(rows.errors)
+            error_by_skip_reason |= _skip_errors_by_reason(rows.errors)  # raises an error that is not a reason to skip
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
         has_vectors = any(map(len, vectors))
@@ -119,11 +119,10 @@ class ArrowReader(Reader):
         return self.find_numbers_at([path], self.where)
 
 
-def _raise_unless_skipped(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
-    """Raise the first error that is not a reason to skip its row: one bad row makes the whole value invalid.
+def _skip_errors_by_reason(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
+    """Return one error for each reason to skip rows: `NO_VALUE` for null, `CONDITION_UNMET` for an unmet condition.
 
-    If there is none, return one error for each reason to skip: `NO_VALUE` for rows that are null, `CONDITION_UNMET` for
-    rows that do not meet the conditions of `where`.
+    An error with any other reason is raised, because one bad row makes the whole value invalid.
     """
     error_by_skip_reason = {}
     for _, error in errors:
@@ -141,48 +140,43 @@ def validate(batch: Any) -> None:
     with_texts_as_bytes(batch).validate(full=True)
 
 
-def with_texts_as_bytes(batch: Any) -> Any:
-    """Return the record batch with all texts as bytes, because they may not be UTF-8."""
-    return with_unread_as_bytes(batch, read_names=())
+def with_texts_as_bytes(batch: Any, except_in: Collection[str] = ()) -> Any:
+    """Return the record batch with texts as bytes, except in fields with the names `except_in`.
 
-
-def with_unread_as_bytes(batch: Any, read_names: Collection[str]) -> Any:
-    """Return the record batch with texts as bytes, but for the texts in fields with `read_names`.
-
-    Arrow would raise an error for a text that is not UTF-8, also if nobody needs it.
+    Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
+        new_type = _type_with_bytes(field.type, except_in, keeps_texts=field.name in except_in)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_unread_as_bytes(arrow_type: Any, read_names: Collection[str], *, is_read: bool) -> Any:
-    """Return the type of a field, with bytes in place of the texts that are not read.
+def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts: bool) -> Any:
+    """Return the type of a field, with bytes in place of texts, except in fields with the names `except_in`.
 
-    `is_read` says whether the name of the field is one of `read_names`. A field of a struct is read if its own name is
-    one of them, whether the struct is read or not.
+    `keeps_texts` says whether the field has one of these names. A field of a struct keeps its texts if the field itself
+    has one of these names, whatever the name of the struct.
     """
     types = pa.types
     if types.is_struct(arrow_type):
         fields = []
         for field in arrow_type:
-            new_type = _type_with_unread_as_bytes(field.type, read_names, is_read=field.name in read_names)
+            new_type = _type_with_bytes(field.type, except_in, keeps_texts=field.name in except_in)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
-        # Items have no name of their own: they are read if the list is.
-        item_type = _type_with_unread_as_bytes(arrow_type.value_type, read_names, is_read=is_read)
+        # Items have no name of their own, so the name of the list decides.
+        item_type = _type_with_bytes(arrow_type.value_type, except_in, keeps_texts=keeps_texts)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
         return pa.large_list(item) if types.is_large_list(arrow_type) else pa.list_(item)
-    if is_read:
+    if keeps_texts:
         return arrow_type
     if types.is_map(arrow_type):
-        key_type = _type_with_unread_as_bytes(arrow_type.key_type, read_names, is_read=False)
-        item_type = _type_with_unread_as_bytes(arrow_type.item_type, read_names, is_read=False)
+        key_type = _type_with_bytes(arrow_type.key_type, except_in, keeps_texts=False)
+        item_type = _type_with_bytes(arrow_type.item_type, except_in, keeps_texts=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -245,10 +239,10 @@ def _list_error(length: int, dimensions: int) -> VectorError:
 
 def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
-    read_names = fields.names
-    read_columns = [name for name in batch.schema.names if name in read_names]
-    # Structs in these columns may have further fields with texts that are not UTF-8.
-    readable_columns = with_unread_as_bytes(batch.select(read_columns), read_names)
+    needed_names = fields.names  # of columns, and of fields of structs
+    needed_columns = [name for name in batch.schema.names if name in needed_names]
+    # A struct may have further fields, whose texts become bytes: if such a text is not UTF-8, it would fail to be read.
+    readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_in=needed_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         one_row = readable_columns.slice(row, 1)

@@ -1,9 +1,9 @@
 """Avro with a schema registry: numbers, arrays of them, or bytes that hold floats, anywhere in a record.
 
 Avro writes an array in blocks, each a count and its items, up to a count of zero. So an array of d floats in one block
-has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The block schema is the writer's
-schema with such a record in place of the array. It reads the numbers without creating a Python object for each. A value
-with other blocks is read with the writer's schema.
+has the layout of a record with a count, d·4 or d·8 fixed bytes, and another count. The single-block schema is the
+writer's schema with such a record in place of the array. It reads the numbers without creating a Python object for
+each. A value with other blocks is read with the writer's schema.
 
 Two kinds of schemas are refused, because a short value could take any amount of memory: recursive schemas, whose nested
 values overflow fastavro's C stack, and arrays of items that take no bytes, because they may claim any number of items.
@@ -43,7 +43,7 @@ class _ParsedSchemas(NamedTuple):
     """The schemas with which the values of one writer are read."""
 
     original: Any
-    block: Any  # reads an array of d floats in one Avro block as bytes; None if there is no array of floats
+    single_block: Any  # reads an array of d floats in one Avro block as bytes; None if there is no array of floats
 
 
 class AvroReader(Reader):
@@ -53,11 +53,13 @@ class AvroReader(Reader):
         self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a value. The quick way is for an array that the writer wrote as a single Avro block."""
-        schemas = self._schemas_of_writers.get(value)  # of the schema whose id is in the value's prefix
-        numbers = None if schemas.block is None else self._read_single_block(value, schemas.block)
-        if numbers is not None:
-            return numbers
+        """Return the numbers of a value. An array that was written as a single Avro block is read faster."""
+        schemas = self._schemas_of_writers.get(value)  # the writer's schema has its id in the value's prefix
+        has_array_of_floats = schemas.single_block is not None
+        if has_array_of_floats:
+            numbers = self._read_single_block(value, schemas.single_block)
+            if numbers is not None:  # the array is a single block of d floats
+                return numbers
         return self.numbers.pack(_read_datum(value, schemas.original))
 
     def read_tree(self, value: bytes) -> Any:
@@ -68,46 +70,47 @@ class AvroReader(Reader):
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        # A copy, because `parse_schema` adds the schema's types to it, and the block schema defines these types again.
+        # A copy, because `parse_schema` adds the schema's types, which the single-block schema must define again.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(_load_schema(schema.text), named_types)
         _check_types(parsed_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
             _refuse_times_and_uuids(parsed_schema, named_types, steps, spell_path(steps))
-        return _ParsedSchemas(parsed_schema, block=self._create_block_schema(schema.text, referenced_types))
+        single_block = self._create_single_block_schema(schema.text, referenced_types)
+        return _ParsedSchemas(parsed_schema, single_block)
 
     @property
     def _steps(self) -> Sequence[Step]:
         """The steps to the numbers, if there is at most one path."""
         return get_steps(self.paths[0]) if self.paths else ()
 
-    def _create_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
+    def _create_single_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
         """Return the schema that reads an array of d floats, written as one Avro block, as bytes.
 
         If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
         """
-        # With this d, an array may be Debezium's placeholder, which the block schema would read as numbers.
+        # With this d, an array may be Debezium's placeholder, which would be read as numbers.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         if len(self.paths) > 1 or self.where or may_be_placeholder:
             return None
-        block_schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
+        single_block = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
         has_floats = False
-        for number, array_type in enumerate(_find_arrays(block_schema, self._steps)):
+        for number, array_type in enumerate(_find_arrays(single_block, self._steps)):
             float_size = _find_float_size(array_type["items"])
             if float_size is not None:
                 has_floats = True
                 array_type.clear()
                 array_type.update(_block_type(float_size * self.dimensions, number))
-        return fastavro.parse_schema(block_schema, dict(referenced_types)) if has_floats else None
+        return fastavro.parse_schema(single_block, dict(referenced_types)) if has_floats else None
 
-    def _read_single_block(self, value: bytes, block_schema: Any) -> VectorBytes | None:
+    def _read_single_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """If the array in a value is a single Avro block of d floats, return the floats; otherwise return None.
 
-        The block schema reads the array as a record of count, items and end.
+        The single-block `schema` reads the array as a record of count, items and end.
         """
         try:
-            block = _read_datum(value, block_schema)
+            block = _read_datum(value, schema)
             for step in self._steps:
                 block = block[step]
         except Exception:  # bytes of another layout may mean anything in this schema
@@ -188,14 +191,14 @@ def _resolve(schema: Any, named_types: Mapping[str, Any]) -> Any:
 def _refuse_times_and_uuids(schema: Any, named_types: Mapping[str, Any], steps: Sequence[Step], path: str) -> None:
     """If a path leads to a date, a time or a UUID, raise `VectorError`.
 
-    `steps` are what is left of the path in `schema`.
+    `steps` are the rest of the path, from a value of the type `schema`: names, or choices such as `[id=temp]`.
     """
     match _resolve(schema, named_types):
         case list() as branches:  # a union
             for branch in branches:
                 _refuse_times_and_uuids(branch, named_types, steps, path)
         case {"type": "array", "items": items}:
-            # The step [id=temp] leads into one element. A name leads into each element, so that it is still left there.
+            # A choice such as [id=temp] is used up: it leads into one element. A name is looked up in each element.
             chooses_element = bool(steps) and isinstance(steps[0], Choice)
             steps_in_element = steps[1:] if chooses_element else steps
             _refuse_times_and_uuids(items, named_types, steps_in_element, path)
@@ -230,29 +233,32 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
     """
     type_numbers = count(1)
 
-    def check(schema: Any, enclosing_records: tuple[str, ...]) -> bool:
-        """Refuse a type as above. Return whether each value of the type takes at least one byte."""
+    def check_type(schema: Any, enclosing_records: tuple[str, ...]) -> bool:
+        """Return whether each value of a type takes at least one byte.
+
+        If the type is recursive, or an array of items without bytes, or has too many types, raises `VectorError`.
+        """
         if next(type_numbers) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
         match _resolve(schema, named_types):
             case list() as branches:  # a union
                 for branch in branches:
-                    check(branch, enclosing_records)
+                    check_type(branch, enclosing_records)
                 # A value begins with the index of its branch, which takes a byte. An empty union has no values.
                 return len(branches) > 0
             case {"type": "record", "name": name, "fields": fields}:
                 if name in enclosing_records:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
                 # Not a generator, with which `any` would leave out the fields after the first that takes bytes.
-                fields_take_bytes = [check(field["type"], (*enclosing_records, name)) for field in fields]
+                fields_take_bytes = [check_type(field["type"], (*enclosing_records, name)) for field in fields]
                 return any(fields_take_bytes)
             case {"type": "array", "items": items}:
-                items_take_bytes = check(items, enclosing_records)
+                items_take_bytes = check_type(items, enclosing_records)
                 if not items_take_bytes:
                     raise VectorError("undecodable", "arrays of items without bytes are not supported")
                 return True  # the end of an array takes a byte
             case {"type": "map", "values": values}:
-                check(values, enclosing_records)
+                check_type(values, enclosing_records)
                 return True  # the end of a map takes a byte
             case {"type": "fixed", "size": size}:
                 return bool(size > 0)
@@ -260,11 +266,11 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
                 return False
         return True
 
-    check(schema, enclosing_records=())
+    check_type(schema, enclosing_records=())
 
 
 def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
-    """Yield the types of arrays at the end of the steps: several if unions have several branches of this kind.
+    """Yield the type of the array at the end of the steps. If a union on the way has several such branches, yield all.
 
     Leaves out arrays that may be sparse vectors or tensors, such as `values` in a record that also has `indices`.
     """
@@ -274,9 +280,8 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
                 yield from _find_arrays(branch, steps)
         case {"type": "record", "fields": fields} if steps:
             is_last_step = len(steps) == 1
-            may_be_sparse_or_tensor = any(field["name"] in tensor_field_names(steps) for field in fields)
-            if is_last_step and may_be_sparse_or_tensor:
-                return
+            if is_last_step and any(field["name"] in tensor_field_names(steps) for field in fields):
+                return  # the array may be a sparse vector or a tensor
             for field in fields:
                 if field["name"] == steps[0]:
                     yield from _find_arrays(field["type"], steps[1:])

@@ -118,17 +118,18 @@ class Layout(NamedTuple):
     def of_vector(cls, format: str, field: str) -> "Layout":  # noqa: A002 - the setting's name
         """Return the layout of values with a vector at the paths of the setting `field`.
 
-        With one path, the vector is an array at its end. With several paths, a number of the vector is at the end of
-        each. If such values cannot be written, raises `ValueError`.
+        With one path, the vector is an array at the end of the path. With several paths, each path ends at one number
+        of the vector. If such values cannot be written, raises `ValueError`.
         """
         if not field.strip():
             # The name "" stands for the value itself. A column of Arrow needs a name.
-            return cls(fields={"vector" if format == "arrow" else "": "numbers"})
+            name = "vector" if format == "arrow" else ""
+            return cls(fields={name: "numbers"})
         steps_of_paths = [get_steps(path) for path in parse_paths(field)]
         if any(isinstance(step, Choice) for steps in steps_of_paths for step in steps):
             raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
         if format == "csv":
-            raise ValueError("a line that is written has no other cells: leave field unset")
+            raise ValueError("a written line of CSV has only the cells of its vector: leave field unset")
         names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]  # the steps are names, since none chooses
         enclosing_names = names_of_paths[0][:-1]
         if any(names[:-1] != enclosing_names for names in names_of_paths):

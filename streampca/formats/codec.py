@@ -155,9 +155,9 @@ class Codec:
         return decoded
 
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
-        """Return some entries of each vector whose numbers may have been read as a wrong type.
+        """Return some entries of each vector in values that do not name the type of their numbers.
 
-        Leaves out the vectors of values that name the type of their numbers, and values that cannot be decoded.
+        The type as which these numbers are read may be wrong. Values that cannot be decoded are left out.
         """
         samples = list[Array]()
         for value in self.values_to_decode(records):
@@ -168,19 +168,19 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return some entries of each vector in a value, as the type that may be wrong.
+        """Return some entries of each vector in a value, in the type that is uncertain.
 
-        The type may be wrong if the reader has guessed it, or if only the setting `format` names it. If the value names
+        The type is uncertain if the reader has guessed it, or if only the setting `format` names it. If the value names
         the type, returns no samples.
         """
-        read = self._reader.read(value)
-        if isinstance(read, GuessedNumbers):
-            data = read.numbers
-            uncertain_dtype: str | None = read.dtype
+        numbers_or_guess = self._reader.read(value)
+        if isinstance(numbers_or_guess, GuessedNumbers):
+            data = numbers_or_guess.numbers
+            uncertain_dtype: str | None = numbers_or_guess.dtype
         else:
-            data = read
+            data = numbers_or_guess
             uncertain_dtype = self._reader.dtype_to_check
-        if uncertain_dtype is None:
+        if uncertain_dtype is None:  # the value names the type
             return []
         # The reader has converted the numbers to its own type: convert them back.
         numbers = np.frombuffer(data, self._reader.dtype).astype(uncertain_dtype, copy=False)
@@ -203,7 +203,7 @@ class Codec:
     ) -> tuple[Decoded, int]:
         """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded."""
         if self._are_raw_vectors(values):
-            # Each value is the bytes of one vector, so that no value has to be read by itself.
+            # Each value is the bytes of one vector. All are decoded, because the vectors are no larger than the values.
             one_each = np.ones(len(values), np.int64)
             read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
         else:
@@ -215,7 +215,8 @@ class Codec:
             rejects=read.rejects,
         )
         # There is a warning if elements of an array, such as {"id": "temp", "value": 20.5}, have changed their order.
-        warning = self._reader.numbers.element_indices.warning
+        fields_of_reader = self._reader.numbers
+        warning = fields_of_reader.element_indices.warning
         return decoded._replace(warning=warning), read.value_count
 
     def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
@@ -248,17 +249,18 @@ class Codec:
                 rejects.append(_create_reject(index, _refusal(value, max_value_size)))
                 continue
             try:
-                read = read_value(value)
+                numbers_or_guess = read_value(value)
             except (StreampcaError, TimeoutError):  # the registry's fault
                 raise
             except Exception as error:  # no value may end the worker
                 reject = _create_reject(index, error)
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
-                    total_size += _UNKNOWN_SCHEMA_BYTES  # asking the registry took time, so the batch ends earlier
+                    # The request to the registry took time. It counts as bytes, so that the batch ends earlier.
+                    total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
-            # A guessed type is not needed here: `explain_wrong_type` checks it.
-            numbers = read.numbers if isinstance(read, GuessedNumbers) else read
+            # If the reader has guessed the type of the numbers, they are converted already.
+            numbers = numbers_or_guess.numbers if isinstance(numbers_or_guess, GuessedNumbers) else numbers_or_guess
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size

@@ -61,7 +61,7 @@ class CsvReader(Reader):
         return _cell_by_column(_split(text, _QUOTED.sub("", text)))
 
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
-        """Return the numbers in the cells of a line.
+        """Return the numbers in the cells of a line. If a condition of `where` is not met, raises `VectorError`.
 
         Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each.
         """
@@ -70,6 +70,7 @@ class CsvReader(Reader):
         if self._column_numbers and self._hold_json_or_arrays(chosen):
             # `pack` also tests the conditions that lead into cells.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
+        # The numbers are in plain cells, but a condition such as `2.unit=C` may lead into JSON in another cell.
         _refuse_unmet(self._inner_conditions, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
@@ -86,12 +87,13 @@ class CsvReader(Reader):
         return [cells[column] for column in self._column_numbers]
 
     def _hold_json_or_arrays(self, cells: Sequence[str]) -> bool:
-        """Return whether the chosen cells hold JSON or arrays (as text or in base64), and not one number each."""
+        """Return whether the chosen cells hold JSON or arrays (as text or in base64), instead of one number each."""
         if self._paths_lead_into_cells:
             return True
         is_only_cell = len(cells) == 1
-        # With d = 1, a number in the only cell is the vector.
-        may_be_base64 = is_only_cell and (self.dimensions > 1 or parse_cell(cells[0]) is None)
+        # With d = 1, the only cell may be a number, which is the vector. Otherwise, the only cell is an array.
+        is_vector_number = is_only_cell and self.dimensions <= 1 and parse_cell(cells[0]) is not None
+        may_be_base64 = is_only_cell and not is_vector_number
         return may_be_base64 or any(map(begins_as_array, cells))
 
 

@@ -1,7 +1,7 @@
 """Notices that the elements of an array change their order: then numbers that are read by index are mixed up.
 
 For example, the array [{"id": "temp", "value": 20.5}, {"id": "hum", "value": 40}] has the element of the sensor `temp`
-at index 0. The key `id` has another text in each element, so that elements can be recognised by this key.
+at index 0. The key `id` has another text in each element, so that elements can be identified by this key.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from streampca.settings.field_paths import Choice, Step, spell_path
 
-# Limits of what is kept. Elements beyond them are not recognised.
+# Limits of what is kept. Elements beyond them are not identified.
 _MAX_ARRAYS = 256
 _MAX_KEYS = 64  # of an array
 _MAX_UNUSABLE_KEYS = 256  # of an array
@@ -36,25 +36,26 @@ class _EarlierElements:
 
     # indices_by_key["id"]["temp"] is the index of the element with the text `temp` for the key `id`.
     indices_by_key: dict[str, dict[str, int]] = field(default_factory=dict)
-    # By these, no element is recognised: two elements had the same text, or the texts are too many or too long.
+    # Keys that identify no element: two elements had the same text, or the texts are too many or too long.
     unusable_keys: set[str] = field(default_factory=set)
 
-    def may_recognise_by(self, key: str) -> bool:
-        """Return whether elements may be recognised by their texts for a key, such as `id`.
+    def may_identify_by(self, key: str) -> bool:
+        """Return whether the texts that elements have for a key, such as `id`, may identify the elements.
 
         If a key is new, there must still be room to keep its texts.
         """
-        if key in self.unusable_keys:
+        if key in self.unusable_keys:  # two elements had the same text, for example
             return False
         if key in self.indices_by_key:
             return True
+        # A new key may turn out to be unusable, so there must be room for it in both collections.
         has_room = len(self.indices_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
         return has_room and len(key) <= _MAX_TEXT_LENGTH
 
     def add_unusable_keys(self, keys: Sequence[str]) -> None:
         """No longer use these keys, as far as there is room to remember them."""
         for key in keys:
-            if self.may_recognise_by(key):
+            if self.may_identify_by(key):
                 self.unusable_keys.add(key)
 
     def find_indices(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
@@ -66,7 +67,7 @@ class _EarlierElements:
         indices_by_key: dict[str, dict[str, int]] = {}
         for index, element in enumerate(array):
             for key, text in _texts_of(element):
-                if not self.may_recognise_by(key):
+                if not self.may_identify_by(key):
                     continue
                 index_by_text = indices_by_key.setdefault(key, {})
                 is_shared = text in index_by_text  # by two elements
@@ -90,19 +91,21 @@ def _texts_of(element: Any) -> Iterator[tuple[str, str]]:
 class ElementIndices:
     """Keeps at which index each element of an array was found, and warns if a later value has it at another index.
 
-    An element is recognised by one of its texts, such as the id of a sensor, if this text differs in all elements. For
+    An element is identified by one of its texts, such as the id of a sensor, if this text differs in all elements. For
     example, the key `id` and its text `temp` name the element {"id": "temp", "value": 20.5}. If this element is at
     another index in a later value, it has moved, and the choice [id=temp] in `field` would find it at any index. Each
     array is compared only with itself.
     """
 
     def __init__(self) -> None:
+        """Start without elements. `compare` and `add` remember the indices of elements."""
         self.warning = ""
-        """For the user, if an element was found at two indices; else empty. It is about the first such element."""
+        """A message for the user about the first element that was found at two indices; "" if no element has moved."""
+        # By array: the index of each element, and the text that identifies the element, such as its id.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
-        # For the warning: path to an array → what follows it in the paths of `field`, such as [".x", ".y"].
+        # For the warning, by the path to an array: the rest of each path of `field` behind the array, as [".x", ".y"].
         self._path_ends_by_array: dict[str, list[str]] = {}
-        self._total_text_count = 0  # of all keys of all arrays
+        self._remembered_text_count = 0  # how many texts identify elements, in all arrays; it is limited
 
     def compare(
         self,
@@ -150,14 +153,18 @@ class ElementIndices:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return the `ElementIndices` that `encode` has written."""
+        """Return the `ElementIndices` that `encode` has written.
+
+        It has the index of each element by the element's text for a key: `indices_by_key` is {"id": {"temp": 0}} if the
+        element with the `id` "temp" is at index 0. Texts for `unusable_keys` do not identify elements.
+        """
         decoded = cls()
         content = json.loads(text)
         for path, outer_indices, indices_by_key, unusable_keys in content["arrays"]:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
-            decoded._total_text_count += sum(map(len, indices_by_key.values()))  # a key has an index for each text
-        decoded._path_ends_by_array = content["ends"]
+            decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
+        decoded._path_ends_by_array = content["ends"]  # for the warning: the rest of the paths behind each array
         decoded.warning = content["warning"]
         return decoded
 
@@ -168,24 +175,24 @@ class ElementIndices:
         return self._earlier_elements.get(array_id)
 
     def _compare_and_add(self, array_id: _ArrayId, indices_by_key: Mapping[str, Mapping[str, int]]) -> None:
-        """Compare the indices of an array's elements with earlier ones, and add new ones. If any differs, warn.
+        """Compare the indices of an array's elements with earlier indices. Warn if an element moved; add new elements.
 
         For the elements [{"id": "temp"}, {"id": "hum"}], `indices_by_key` is {"id": {"temp": 0, "hum": 1}}.
         """
         elements = self._earlier_elements[array_id]
         for key, index_by_text in indices_by_key.items():
-            if not elements.may_recognise_by(key):
+            if not elements.may_identify_by(key):
                 continue
             earlier_index_by_text = elements.indices_by_key.setdefault(key, {})
             if len(earlier_index_by_text) > _MAX_TEXTS_OF_KEY:
-                # Texts that never come again recognise no element, and would fill the memory.
+                # A key with so many texts, such as a time, identifies no element, and its texts would fill the memory.
                 elements.unusable_keys.add(key)
                 continue
             for text, index in index_by_text.items():
                 if text not in earlier_index_by_text:
-                    if self._total_text_count < _MAX_TOTAL_TEXTS:
+                    if self._remembered_text_count < _MAX_TOTAL_TEXTS:
                         earlier_index_by_text[text] = index
-                        self._total_text_count += 1
+                        self._remembered_text_count += 1
                 elif earlier_index_by_text[text] != index and not self.warning:
                     self.warning = self._describe_move(array_id.path, Choice(key, text))
 

@@ -19,7 +19,8 @@ _Names: TypeAlias = tuple[str, ...]  # in a path
 def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
     """Return a text for the setting `field` that reads one vector of d numbers from an object; None if none was found.
 
-    `pack_numbers_at` returns the float64 numbers at paths as bytes. Anything else that it returns is not a suggestion.
+    `pack_numbers_at` tries paths: it returns the numbers at the paths in the object, as the bytes of float64. If it
+    fails, or returns anything but the bytes of one vector, the next paths are tried.
     """
     vector_size = 8 * dimensions
     for paths in islice(_find_candidates(value, (), dimensions), _MAX_CANDIDATES):

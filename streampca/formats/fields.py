@@ -7,8 +7,8 @@ itself: with the paths `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] holds t
 Otherwise, with one path or another number of paths, d numbers along all paths are one vector, in this order. If there
 are more, each innermost array is a vector. The numbers at several paths in an element count as an innermost array.
 
-Most values are read in a direct way, which takes d plain numbers out of one object or array. Everything else is read by
-walking along the paths (`Walk`). The walk returns an `Item` for the end of each path.
+Most values are read by direct access, which takes d plain numbers out of one object or array. Everything else is read
+by walking along the paths (`Walk`). The walk returns an `Item` with what each path leads to.
 """
 
 import struct
@@ -69,8 +69,9 @@ class NumberFields:
         self.impute = impute
         self.where = where
         self.element_indices = ElementIndices()
-        """The indices of array elements that hold entries of a vector. It warns if elements change their order."""
-        self._steps_of_paths = [get_steps(path) for path in paths] or [()]  # the path () leads to the value itself
+        """Remembers at which index of an array each element was, and warns if the elements change their order."""
+        # Without paths, the only path is (), which leads to the value itself.
+        self._steps_of_paths = [get_steps(path) for path in paths] or [()]
         self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
         """A field with one of these names, such as `shape`, may say that an array beside it is not a plain vector."""
         self._walk = Walk.along(self._steps_of_paths, where)
@@ -81,9 +82,10 @@ class NumberFields:
         self._entry_names: list[str] | None = None  # None: messages name an entry by its index
         if self._has_path_for_each_entry:
             self._entry_names = list(map(repr, name_paths(paths)))
-        self._prepare_direct_way()
+        # Most values need no walk: their numbers are taken directly out of one object or array, which is faster.
+        self._prepare_direct_access()
 
-    def _prepare_direct_way(self) -> None:
+    def _prepare_direct_access(self) -> None:
         """Decide whether `pack` can take the d numbers straight out of one object or array, the container.
 
         The container is the object with a number at the last step of each path, or the array at the only path.
@@ -97,9 +99,9 @@ class NumberFields:
             self._steps_to_container = self._steps_of_paths[0]
             self._get_entries = None  # the container is the array of numbers
             are_in_one_container = len(self._steps_of_paths) == 1
-        # With this d, an array may be Debezium's placeholder, which the direct way would read as numbers.
+        # With this d, an array may be Debezium's placeholder, which direct access would read as numbers.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
-        self._has_direct_way = are_in_one_container and not self.where and not may_be_placeholder
+        self._allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -116,7 +118,7 @@ class NumberFields:
         The reason of the error is `NO_VALUE` for a null, and `CONDITION_UNMET` if a condition is not met. If vectors
         are given as bytes, which do not say the type of their numbers, returns `GuessedNumbers`.
         """
-        if self._has_direct_way:  # inline, since a call for each value would cost a tenth of its time
+        if self._allows_direct_access:  # inline, since a call for each value would cost a tenth of its time
             try:
                 parent: Any = None
                 container = value
@@ -162,24 +164,27 @@ class NumberFields:
         return self._count_dimensions_at(self._walk.find(value))
 
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
-        """Return how many numbers a vector has, from the `items` at the ends of the paths; 0 if there is no vector."""
+        """Return how many numbers a vector has; 0 if there is no vector. `items` has what each path leads to.
+
+        One array [1, 2, 3] is a vector of 3 numbers. Paths `x` and `y` to single numbers give a vector of 2 numbers.
+        """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return 0
         has_several_paths = len(self._steps_of_paths) > 1
-        only_end = items[0].value if len(items) == 1 else None
-        if has_several_paths and isinstance(only_end, Elements):
-            # All paths go through the same array, so that each of its elements may hold a vector.
-            return max(map(self._count_dimensions_at, only_end.find_in_each()), default=0)
-        ends = self._collect(items).ends
-        arrays = [end for end in ends if isinstance(end, list)]
+        only_value = items[0].value if len(items) == 1 else None
+        if has_several_paths and isinstance(only_value, Elements):
+            # All paths share one item, because they go on in the elements of the same array. Each may hold a vector.
+            return max(map(self._count_dimensions_at, only_value.items_of_each_element()), default=0)
+        values = self._collect(items).values_at_ends  # numbers, nulls, arrays; or why a path leads to nothing
+        arrays = [value for value in values if isinstance(value, list)]
         if has_several_paths and arrays:
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
             raise VectorError("wrong_length", text)
         if arrays:
             return len(arrays[0])
-        # Missing entries count, too.
-        has_number = any(not isinstance(end, SkipReason | Absent | None) for end in ends)
-        return len(ends) if has_number else 0
+        # All paths lead to single numbers, or to nothing: then an entry is missing, which counts, too.
+        has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
+        return len(values) if has_number else 0
 
     def _pack_by_walk(self, value: Any) -> bytes | GuessedNumbers:
         """Return the vectors of any value as float64 numbers, one after the other. Raises `VectorError`.
@@ -192,7 +197,7 @@ class NumberFields:
         else:
             vectors = self._vectors_along_paths(items)
         packed_vectors = list[bytes]()
-        guessed_dtypes = set[str | None]()  # None stands for a vector whose numbers have a type
+        guessed_dtypes = set[str | None]()  # None: the type of a vector's numbers was not guessed
         skip_reasons = set[SkipReason]()
         for entries in vectors:
             check_size(8 * self.dimensions * len(packed_vectors), _MAX_BYTES)
@@ -204,7 +209,7 @@ class NumberFields:
         if skip_reasons and not packed_vectors:
             raise self._all_skipped_error(skip_reasons)
         numbers = b"".join(packed_vectors)
-        guessed_dtype = common_dtype(guessed_dtypes)
+        guessed_dtype = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all vectors
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def _all_skipped_error(self, skip_reasons: Collection[SkipReason]) -> VectorError:
@@ -217,7 +222,7 @@ class NumberFields:
     # These methods are for d paths: each leads to one entry of a vector, or to a column with an entry of each vector.
 
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
-        """Yield the vectors of a value, from the `items` at the ends of d paths.
+        """Yield the vectors of a value. `items` has what each of d paths leads to.
 
         With the paths `x` and `y`, {"x": 1, "y": 2} holds one vector. {"x": [1, 3], "y": [2, 4]} and
         [{"x": 1, "y": 2}, {"x": 3, "y": 4}] hold two.
@@ -225,89 +230,101 @@ class NumberFields:
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             yield items
             return
-        only_end = items[0].value if len(items) == 1 else None
-        if isinstance(only_end, Elements):
-            # All paths go through the same array, so that each of its elements may hold a vector.
-            for items_in_element in only_end.find_in_each():
+        only_value = items[0].value if len(items) == 1 else None
+        if isinstance(only_value, Elements):
+            # All d paths share one item, because they go on in the elements of the same array. Each may hold a vector.
+            for items_in_element in only_value.items_of_each_element():
                 yield from self._vectors_of_entry_paths(items_in_element)
         else:
-            end_by_path = self._end_by_path(items)
-            yield from self._vectors_of_columns([end_by_path[path_index] for path_index in range(self.dimensions)])
+            value_by_path = self._value_by_path(items)
+            yield from self._vectors_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
 
-    def _end_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
+    def _value_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        If a path goes through an array, this is the list of what is at its end in each element. If the conditions of
-        `where` are not met, the dict is empty.
+        If a path goes on in the elements of an array, its value is the list of its values in all elements. If a
+        condition of `where` is not met, the dict is empty.
         """
-        if isinstance(items, SkipReason):
+        if isinstance(items, SkipReason):  # a condition is not met
             return {}
-        end_by_path: dict[int, Any] = {}
+        value_by_path: dict[int, Any] = {}
         for item in items:
             if isinstance(item.value, Elements):
-                end_by_path |= self._ends_in_elements(item.value, item.path_indices)
+                value_by_path |= self._values_in_elements(item.value, item.path_indices)
             else:
                 [path_index] = item.path_indices  # several paths share an item only if it is `Elements`
-                end_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
-        return end_by_path
+                value_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
+        return value_by_path
 
-    def _ends_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
-        """For each of the paths through an array, return the list of what is at its end in each element.
+    def _values_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
+        """For each path that goes on in the elements of an array, return the list of the path's values in all elements.
 
         For the paths 0 and 1 to `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives {0: [1, 3], 1: [2, 4]}.
         """
         check_size(8 * len(path_indices) * len(elements.array), _MAX_BYTES)
-        end_by_path_of_elements = [self._end_by_path(items) for items in elements.find_in_each()]
-        # If an element does not meet the conditions of `where`, it has nothing for any path.
+        dicts_of_elements = [self._value_by_path(items) for items in elements.items_of_each_element()]
+        # The dict of an element is empty if the element does not meet the conditions of `where`.
         return {
-            index: [end_by_path.get(index, SkipReason.CONDITION_UNMET) for end_by_path in end_by_path_of_elements]
-            for index in path_indices
+            path_index: [
+                value_by_path.get(path_index, SkipReason.CONDITION_UNMET) for value_by_path in dicts_of_elements
+            ]
+            for path_index in path_indices
         }
 
-    def _vectors_of_columns(self, ends: Sequence[Any]) -> Iterator[_EntriesOrReason]:
+    def _vectors_of_columns(self, values: Sequence[Any]) -> Iterator[_EntriesOrReason]:
         """If there are numbers at the ends of d paths, yield one vector. If there are arrays, yield a vector per index.
 
-        The ends [1, 2] give this vector. The ends [[1, 3], [2, 4]] give the vectors [1, 2] and [3, 4].
+        The `values` [1, 2] give this vector. The `values` [[1, 3], [2, 4]] give the vectors [1, 2] and [3, 4].
         """
-        arrays = [end for end in ends if isinstance(end, list)]
+        arrays = [value for value in values if isinstance(value, list)]
         if not arrays:
-            yield self._entries_or_reason(ends)
+            yield self._entries_or_reason(values)
             return
-        if not all(isinstance(end, list | SkipReason | Absent | None) for end in ends):
+        if not all(isinstance(value, list | SkipReason | Absent | None) for value in values):
             raise VectorError("wrong_length", "some paths lead to arrays and some to numbers")
         lengths = sorted({len(array) for array in arrays})
         if len(lengths) > 1:
             raise VectorError("wrong_length", f"the paths lead to arrays of {lengths[0]} to {lengths[-1]} numbers")
         for index in range(lengths[0]):
             # At a path without an array, such as null, the entry is missing in each of the vectors.
-            ends_at_index = [end[index] if isinstance(end, list) else end for end in ends]
-            # The ends may be arrays again.
-            yield from self._vectors_of_columns(ends_at_index)
+            values_at_index = [value[index] if isinstance(value, list) else value for value in values]
+            # In nested arrays, these values are arrays again.
+            yield from self._vectors_of_columns(values_at_index)
 
-    def _entries_or_reason(self, ends: Sequence[Any]) -> _EntriesOrReason:
+    def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
-        `ends` has, for each entry, a number, null, a `SkipReason`, or `Absent` if the path leads to nothing. If an
-        entry must not be missing, raises `VectorError`. Whether it may be null is left to the `NumberPacker`.
+        `values` has, for each entry, a number or null; a `SkipReason` for an unmet condition, or for null in place of
+        what should hold the entry; or `Absent` for a path that leads to nothing. If an entry is missing that must not
+        be missing, raises `VectorError`.
         """
-        skip_reasons = [end for end in ends if isinstance(end, SkipReason)]
-        absent_ends = [end for end in ends if isinstance(end, Absent)]
-        has_entries = len(skip_reasons) + len(absent_ends) < len(ends)  # numbers or nulls
-        if not has_entries:  # there may be no vector at all, not a vector whose entries are missing
+        skip_reasons = [value for value in values if isinstance(value, SkipReason)]
+        absent_values = [value for value in values if isinstance(value, Absent)]
+        has_entries = len(skip_reasons) + len(absent_values) < len(values)  # numbers or nulls
+        if not has_entries:  # perhaps there is no vector at all
             if SkipReason.CONDITION_UNMET in skip_reasons:
                 return SkipReason.CONDITION_UNMET
-            if not absent_ends:
+            if not absent_values:  # null is in place of each entry
                 return SkipReason.NULL
-        # If only some paths lead to nothing, the entries there may be missing.
-        are_paths_wrong = len(absent_ends) == len(ends)
-        for absent in absent_ends:
-            is_missing_entry = self.impute and absent.may_be_missing and not are_paths_wrong
-            if not is_missing_entry:
-                hint = NULL_HINT if absent.may_be_missing and has_entries else ""
-                raise self._missing_error(absent, hint)
+        # From here on, a `SkipReason` or `Absent` in `values` is a missing entry, or an error.
+        if absent_values:
+            are_all_absent = len(absent_values) == len(values)
+            self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
         if SkipReason.CONDITION_UNMET in skip_reasons and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
-        return [None if isinstance(end, SkipReason | Absent) else end for end in ends]
+        return [None if isinstance(value, SkipReason | Absent) else value for value in values]
+
+    def _refuse_wrong_paths(self, absent_values: Sequence[Absent], *, are_all_absent: bool, has_entries: bool) -> None:
+        """Raise `VectorError` for a path that leads to nothing, unless the entry at its end may be missing.
+
+        With `impute`, an entry may be missing in an object or array that exists. But if all paths lead to nothing, the
+        paths are wrong.
+        """
+        for absent in absent_values:
+            is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
+            if not is_missing_entry:
+                hint = NULL_HINT if absent.is_parent_of_right_type and has_entries else ""
+                raise self._missing_error(absent, hint)
 
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
         """Return the error for a path that leads to nothing."""
@@ -318,88 +335,95 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
-        """Return the vectors of a value, or the reasons why there are none, from the `items` at the ends of the paths.
+        """Return the vectors of a value, or the reasons why there are none. `items` has what each path leads to.
 
-        Also sets the warning of `element_indices` if elements of an array have changed their order.
+        If elements of an array have changed their order, also sets the warning of `element_indices`.
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return [items]
-        values = [item.value for item in items]  # numbers, nulls, arrays, or `Elements` if paths go through an array
-        is_single_number = self.dimensions == 1 and len(values) == 1
-        # In place of a single number, None is only a missing entry.
-        has_null_vector = None in values and not is_single_number
-        if SkipReason.NULL in values or has_null_vector:
+        if self._has_null_vector(items):
             return [SkipReason.NULL]
         collected = self._collect(items)
         for array in collected.positional_arrays:
             self._warn_if_moved(array)
-        ends = [end for end in collected.ends if not isinstance(end, SkipReason)]
-        has_only_skip_reasons = len(collected.ends) > 0 and not ends
+        # Numbers, nulls and arrays. Of the elements of an array, those with a reason to skip them are left out.
+        values = [value for value in collected.values_at_ends if not isinstance(value, SkipReason)]
+        has_only_skip_reasons = len(collected.values_at_ends) > 0 and not values
         if has_only_skip_reasons:
-            return collected.ends
-        for end in ends:
-            if isinstance(end, Absent):
-                raise self._missing_error(end)
-        return self._split_into_vectors(ends)
+            return collected.values_at_ends
+        for value in values:
+            if isinstance(value, Absent):  # a path leads to nothing
+                raise self._missing_error(value)
+        return self._split_into_vectors(values)
 
-    def _split_into_vectors(self, ends: list[Any]) -> list[list[Any]]:
-        """Return the vectors in numbers and arrays: arrays of d numbers each, or d numbers in all.
+    def _has_null_vector(self, items: Sequence[Item]) -> bool:
+        """Return whether a path leads to null in place of a vector, of a part of it, or of what should hold it.
 
-        If the numbers are neither, raises `VectorError`.
+        If a vector is a single number at the end of one path, None in its place is only a missing entry.
+        """
+        values = [item.value for item in items]
+        is_single_number = self.dimensions == 1 and len(values) == 1
+        return SkipReason.NULL in values or (None in values and not is_single_number)
+
+    def _split_into_vectors(self, values: list[Any]) -> list[list[Any]]:
+        """Return the vectors in the numbers and arrays at the ends of paths.
+
+        If there are only arrays of d numbers, each array is a vector. If there are d numbers in all, they are one
+        vector. Otherwise raises `VectorError`.
         """
         d = self.dimensions
-        arrays = [end for end in ends if isinstance(end, list)]
-        are_all_arrays = len(arrays) == len(ends)
+        arrays = [value for value in values if isinstance(value, list)]
+        are_all_arrays = len(arrays) == len(values)
         if are_all_arrays and all(len(array) == d for array in arrays):
             return arrays
-        entries = flatten(ends)
-        # The rows of a tensor are never joined.
+        entries = flatten(values)
+        # A row of a tensor is a vector of its own, so rows are never joined to one vector.
         has_tensor_rows = any(isinstance(array, TensorRow) for array in arrays)
         if len(entries) == d and not has_tensor_rows:
             return [entries]
-        raise self._no_vector_error(ends)
+        raise self._no_vector_error(values)
 
-    def _no_vector_error(self, ends: list[Any]) -> VectorError:
+    def _no_vector_error(self, values: list[Any]) -> VectorError:
         """Return the error for the numbers and arrays of a value that are not vectors."""
-        arrays = [end for end in ends if isinstance(end, list)]
+        arrays = [value for value in values if isinstance(value, list)]
         if not arrays and len(self._steps_of_paths) == 1:
-            return VectorError("undecodable", f"expected an array of numbers, not {type_name(ends[0])}")
+            return VectorError("undecodable", f"expected an array of numbers, not {type_name(values[0])}")
         if len(arrays) < 2:
-            return wrong_length_error(len(flatten(ends)), self.dimensions)
+            return wrong_length_error(len(flatten(values)), self.dimensions)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        numbers_beside = " and others beside them" if len(arrays) < len(ends) else ""
+        numbers_beside = " and others beside them" if len(arrays) < len(values) else ""
         text = f"{len(arrays)} arrays of {sizes} numbers{numbers_beside}, not of {self.dimensions}"
         return VectorError("wrong_length", text)
 
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return all numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        In {"w": [[1, 2], [3, 4]]}, the path `w` leads to the innermost arrays [1, 2] and [3, 4]. In the positional
-        array [{"w": 1}, {"w": 2}], the numbers at the path count as the array [1, 2].
+        In {"w": [[1, 2], [3, 4]]}, the path `w` leads to the innermost arrays [1, 2] and [3, 4]. The array
+        [{"w": 1}, {"w": 2}] is positional: the numbers at `w` count as the array [1, 2], in the order of the elements.
         """
-        ends = list[Any]()
+        values = list[Any]()
         positional_arrays = list[_PositionalArray]()
         is_only_path = len(items) == 1
         for item in items:
-            if isinstance(item.value, Elements):
+            if isinstance(item.value, Elements):  # paths go on in the elements of an array
                 in_elements = self._collect_in_elements(item.value)
-                ends += in_elements.ends
+                values += in_elements.values_at_ends
                 positional_arrays += in_elements.positional_arrays
                 continue
             # At the only path, bytes hold all numbers of a vector.
-            end = read_path_end(item.value, self.dimensions, may_be_encoded=is_only_path)
-            ends += innermost_arrays(end) if isinstance(end, list) else [end]
-        return _Collected(ends, positional_arrays)
+            value = read_path_end(item.value, self.dimensions, may_be_encoded=is_only_path)
+            values += innermost_arrays(value) if isinstance(value, list) else [value]
+        return _Collected(values, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
         """Return all numbers and innermost arrays to which paths lead in the elements of an array.
 
         The array is positional if all its elements are parts of one vector, as [{"x": 1}, {"x": 2}] with the path `x`.
         """
-        collected_in_elements = [self._collect_in_element(items) for items in elements.find_in_each()]
-        ends = [end for in_element in collected_in_elements for end in in_element.ends]
-        arrays = [end for end in ends if isinstance(end, list)]
+        collected_in_elements = [self._collect_in_element(items) for items in elements.items_of_each_element()]
+        values = [value for in_element in collected_in_elements for value in in_element.values_at_ends]
+        arrays = [value for value in values if isinstance(value, list)]
         are_parts_of_vector = len(arrays) > 1 and len(flatten(arrays)) == self.dimensions
         are_one_vector = not arrays or are_parts_of_vector
         positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
@@ -409,36 +433,38 @@ class NumberFields:
                 # Inner arrays in different elements hold different entries, and are not compared with one another.
                 inner_arrays = [array.inside(index) for array in inner_arrays]
             positional_arrays += inner_arrays
-        return _Collected(self._join_single_numbers(ends), positional_arrays)
+        return _Collected(self._join_single_numbers(values), positional_arrays)
 
     def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
         """Return the numbers and innermost arrays at the ends of paths in one element of an array.
 
-        The numbers at several paths are joined to one array: x and y in {"x": 1, "y": 2} become [1, 2].
+        `items` has what each path leads to in the element. The numbers at several paths are joined to one array: with
+        the paths `x` and `y`, {"x": 1, "y": 2} gives [1, 2].
         """
         if isinstance(items, SkipReason):  # the element does not meet a condition of `where`
-            return _Collected(ends=[items], positional_arrays=[])
+            return _Collected(values_at_ends=[items], positional_arrays=[])
         collected = self._collect(items)
-        entries = flatten(collected.ends)
-        has_several_paths = len(items) > 1
-        if has_several_paths and entries:
-            return collected._replace(ends=[self._entries_or_reason(entries)])
+        entries = flatten(collected.values_at_ends)
+        has_several_items = len(items) > 1
+        if has_several_items and entries:
+            return collected._replace(values_at_ends=[self._entries_or_reason(entries)])
         return collected
 
-    def _join_single_numbers(self, ends: list[Any]) -> list[Any]:
+    def _join_single_numbers(self, values: list[Any]) -> list[Any]:
         """Join the single numbers in an array's elements to one array, unless there are also arrays.
 
-        [1, None, 3] becomes [[1, None, 3]], a vector with a missing entry. [[1, 2], None] becomes [[1, 2], NULL], a
-        vector and a null in place of a vector. [1, [2, 3]] stays as it is.
+        In `values`, None is a null at the end of a path, and `SkipReason.NULL` is null in place of an element or of an
+        inner array. [1, None, 3] becomes [[1, None, 3]]. [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
         """
-        single_ends = [end for end in ends if not isinstance(end, list)]
-        has_arrays = len(single_ends) < len(ends)
-        has_no_numbers = all(isinstance(end, SkipReason | None) for end in single_ends)
-        if has_no_numbers:  # each null is in place of a vector
-            return [SkipReason.NULL if end is None else end for end in ends]
-        if has_arrays:
-            return ends
-        entries = [end for end in single_ends if end is not SkipReason.NULL]
+        single_values = [value for value in values if not isinstance(value, list)]
+        has_arrays = len(single_values) < len(values)
+        has_no_numbers = all(isinstance(value, SkipReason | None) for value in single_values)
+        if has_no_numbers:  # there are only arrays and nulls, so each None is in place of an array
+            return [SkipReason.NULL if value is None else value for value in values]
+        if has_arrays:  # [1, [2, 3]] stays as it is
+            return values
+        # Each None is a missing entry. An element that is null holds no entry, so it is left out.
+        entries = [value for value in single_values if value is not SkipReason.NULL]
         return [self._entries_or_reason(entries)]
 
     def _warn_if_moved(self, array: "_PositionalArray") -> None:
@@ -451,7 +477,7 @@ class NumberFields:
 class _Collected(NamedTuple):
     """What is at the ends of paths, and the positional arrays that the paths go through."""
 
-    ends: list[Any]  # numbers, nulls and innermost arrays; also `SkipReason`, and `Absent` if a path leads to nothing
+    values_at_ends: list[Any]  # numbers, nulls, innermost arrays; `SkipReason` or `Absent` if a path leads to nothing
     positional_arrays: list["_PositionalArray"]
 
 

@@ -35,13 +35,13 @@ class JsonReader(Reader):
 
 def _load_unusual(value: bytes) -> Any:
     """Load a value that is not plain JSON: it has extensions such as NaN, or a schema registry's prefix before it."""
-    # Text in big-endian UTF-16 also begins with 0. `hint_at_encoding` recognises such text, which has no prefix.
-    has_schema_prefix = may_have_schema_prefix(value) and hint_at_encoding(value) == ""
+    # A schema registry's prefix begins with 0 or 1. Text in big-endian UTF-16 also begins with 0, but has no prefix.
+    has_schema_prefix = may_have_schema_prefix(value) and "UTF-16" not in hint_at_encoding(value)
     text = value[schema_prefix_size(value) :] if has_schema_prefix else value
     try:
         return loads(text)
     except VectorError as error:
-        prefix_name = describe_foreign_prefix(value)
+        prefix_name = describe_foreign_prefix(value)  # "" if the value has no prefix of another encoding
         if not prefix_name and has_schema_prefix:
             prefix_name = "a schema registry's frame"
         hint = f"; it begins with {prefix_name}" if prefix_name else ""

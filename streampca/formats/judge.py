@@ -82,20 +82,21 @@ class Judge:
     ) -> Decoded:
         """Reject the values that hold a bad vector, and return the vectors of all other values.
 
-        Value i of m values is the value `indices[i]` of a batch, and holds `counts[i]` vectors. `rejects` are values
-        that could not be decoded, or are skipped.
+        `vectors` were decoded from m values of a batch: value i holds `counts[i]` vectors, and its index in the batch
+        is `indices[i]`. `rejects` are the batch's values that could not be decoded, or are skipped.
         """
         checked = self.missing_values.to_nan(vectors)
         all_rejects = list(rejects)
         is_kept = counts > 0  # (m,)
-        if not self._are_surely_good(checked):  # so each vector is tested
+        # The quick test of all vectors together may fail although all are good. Then each vector is tested.
+        if not self._are_surely_good(checked):
             if self.imputes:
                 # NaN has many bit patterns, but equal vectors must have equal bits.
                 checked = np.where(np.isnan(checked), np.nan, checked)
-            for value_index, row in self._find_bad_values(checked, counts):
+            for i, row in self._find_bad_values(checked, counts):  # `row` is the first bad vector of value i
                 reason, message = self._why_bad(checked[row], original=vectors[row])
-                all_rejects.append(Reject(int(indices[value_index]), reason, message))
-                is_kept[value_index] = False
+                all_rejects.append(Reject(int(indices[i]), reason, message))
+                is_kept[i] = False
         decoded = Decoded(
             vectors=checked,
             indices=indices,

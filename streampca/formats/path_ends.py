@@ -11,16 +11,16 @@ from streampca.formats.walk import SkipReason
 
 
 def read_path_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
-    """Return the number, the null, or the array that the value at the end of a path is or, as a text or bytes, holds.
+    """Return the number, null or array at the end of a path. If the value there is a text of an array, parse the text.
 
     With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector. If `dimensions` is 0, d follows
     from the number of bytes.
     """
     if isinstance(value, dict):
-        # MongoDB writes a number as an object, such as {"$numberLong": "5"}.
+        # MongoDB writes a number as an object, such as {"$numberLong": "5"}. `plain_number` returns any other object.
         is_mongodb_number = plain_number(value) is not value
         if is_mongodb_number:
-            return value  # `NumberPacker` makes it a number
+            return value  # stays an object here; `NumberPacker` converts it later
         raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
     is_text = isinstance(value, str) and not is_number_word(value)
     if is_text and (may_be_encoded or begins_as_array(value)):
@@ -48,7 +48,7 @@ def _guess_dimensions(data: bytes) -> int:
 
 
 def flatten(items: list[Any]) -> list[Any]:
-    """Return single numbers and the entries of arrays in one list. Nulls in place of vectors are left out."""
+    """Return single numbers and the entries of arrays in one list. Nulls in place of arrays are left out."""
     entries = list[Any]()
     for item in items:
         if item is not SkipReason.NULL:

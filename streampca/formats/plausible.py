@@ -56,16 +56,20 @@ def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> 
 
 @np.errstate(invalid="ignore")  # signalling NaNs would warn
 def find_problem(samples: Array) -> str:
-    """Say what is odd about s entries of n vectors, floats (n, s); "" if nothing is odd."""
+    """Say what is odd about s entries of n vectors, floats (n, s); "" if nothing is odd.
+
+    Zeros, infinities and NaN are left out.
+    """
+    # Only every step-th column is looked at.
     step = math.ceil(samples.shape[1] / _MAX_DIMENSIONS)
     magnitudes = np.abs(samples[:, ::step].astype(np.float64))
     is_left_out = ~np.isfinite(magnitudes) | (magnitudes == 0)
-    magnitudes[is_left_out] = np.inf  # sorted last
+    magnitudes[is_left_out] = np.inf  # `_max_decades` sorts infinite numbers last
     usable_counts = (~is_left_out).sum(axis=0)  # for each column, how many numbers are not left out
 
     tiny = np.finfo(samples.dtype).tiny  # the smallest normal number
     is_float16 = samples.dtype.itemsize == 2
-    # The factor would make the limit for float16 larger than many measured numbers.
+    # Not for float16: `_TINY_FACTOR` would make its limit larger than many measured numbers.
     limit = tiny * (1.0 if is_float16 else _TINY_FACTOR)
     if usable_counts.any() and not (magnitudes[~is_left_out] >= limit).any():
         return f"all numbers but zero are below {limit:.0e}"
@@ -76,9 +80,10 @@ def find_problem(samples: Array) -> str:
 
 
 def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
-    """Return how many decades the middle 80 % of the usable numbers of a column span, in the column where it is most.
+    """Return the largest distance, over all columns, of the 10th and 90th percentiles of a column's usable numbers.
 
-    Column j of `magnitudes` (n, s) has `usable_counts[j]` usable numbers; its other numbers are infinite.
+    The distance is in decades. Column j of `magnitudes` (n, s) has `usable_counts[j]` usable numbers, and its other
+    numbers are infinite.
     """
     has_enough = usable_counts >= _MIN_NUMBERS
     ascending = np.sort(magnitudes[:, has_enough], axis=0)  # the infinite numbers are last
@@ -94,9 +99,10 @@ def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
 def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `samples` (n, s) are s entries of each vector, which may have more: d = `dimensions`. Formats of floats come first,
-    because any bytes are plausible integers.
+    `samples` (n, s) are s entries of each vector, as the configured type reads them. The whole vector has
+    d = `dimensions` entries. Formats of floats come first, because any bytes are plausible integers.
     """
+    # Numbers of another size are possible if they fill the bytes of a whole vector.
     vector_size = samples.dtype.itemsize * dimensions
     same_size_first = (samples.dtype.itemsize, 8, 4, 2, 1)
     number_sizes = [size for size in same_size_first if vector_size % size == 0]

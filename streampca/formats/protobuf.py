@@ -91,12 +91,12 @@ class _MessageReader:
     """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, reader: Reader, type_indexes: tuple[int, ...]) -> None:
-        """Create the message types with which vectors and labels are parsed.
+        """Create the message types with which vectors and labels are parsed, from the writer's schema `files`.
 
-        They are copies of the writer's type in which the texts and messages that are not read are bytes. `files` are
-        the writer's schema, and `type_indexes` lead to the type in it.
+        They are copies of the writer's type, to which `type_indexes` lead: (2, 0) is the first type nested in the third
+        type of the schema. In the copies, fields that are not needed are bytes, so that their texts need not be UTF-8.
         """
-        self._numbers = reader.numbers
+        self._numbers = reader.numbers  # finds the numbers of vectors in a tree of dicts and lists
         self._names = reader.numbers.names
         self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
         # Labels have a type of their own: a label that cannot be parsed must not spoil the vector beside it.
@@ -104,6 +104,7 @@ class _MessageReader:
         vector_files = _with_unread_as_bytes(files, self._names)
         self._vector_type = _message_class(vector_files, type_indexes)
         _check_paths(reader, self._vector_type.DESCRIPTOR)
+        # If all numbers of a vector are in one field of packed floats, they are read at once.
         packed_field = _find_packed_field(reader, self._vector_type.DESCRIPTOR)
         self._packed_reader: _PackedReader | None = None
         if packed_field is not None:
@@ -127,11 +128,13 @@ class _PackedReader:
     """Reads d packed numbers of a field at once, without creating a Python object for each number."""
 
     def __init__(self, message_type: type[Message], field: FieldDescriptor, reader: Reader) -> None:
-        """`field` is declared as repeated floats by the writer, and as repeated bytes by `message_type`.
+        """The only path of `reader` leads to `field`, which the writer has declared as repeated floats.
 
-        So Protobuf returns the bytes of the packed numbers. The only path of `reader` leads to the field.
+        `message_type` declares the field as repeated bytes instead, so that Protobuf returns the bytes of the packed
+        numbers and does not parse the numbers.
         """
         self._message_type = message_type
+        # All parts of the path are names: a path with a choice such as `[id=temp]` has no packed field.
         self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
@@ -211,12 +214,12 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 def schema_of(layout: Layout) -> WriterSchema:
     """Return the schema of a message with these fields, inside of a message for each of `layout.enclosing_names`.
 
-    With ["after"]: `message Vector { Vector1 after = 1; message Vector1 { repeated double v = 1; } }`.
+    With ["a", "b"]: `message Vector { Vector2 a = 1; message Vector2 { Vector1 b = 1; message Vector1 { … } } }`.
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    # The innermost name comes first: each message becomes the only field of the next one.
+    # From the innermost name to the outermost: the message so far becomes the only field of an enclosing message.
     for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
         inner_message = f"message {inner_type} {{ {content} }}"
@@ -302,7 +305,9 @@ def _check_path(path: Path, root: Descriptor) -> None:
     message = field.message_type
     is_wrapper = message is not None and message.file.name == _WRAPPERS  # such as DoubleValue
     holds_numbers_or_bytes = field.cpp_type in _NUMBERS or field.type == FieldDescriptor.TYPE_BYTES
-    if not holds_numbers_or_bytes and not is_wrapper and not _may_hold_any_names(field):
+    # A map, a Struct or a text may hold numbers at names that the schema does not have.
+    may_lead_to_numbers = holds_numbers_or_bytes or is_wrapper or _may_hold_any_names(field)
+    if not may_lead_to_numbers:
         hint = f", but {message.full_name}" if message else ""
         dotted_path = spell_path(get_steps(path))
         raise VectorError("undecodable", f"the field {dotted_path!r} holds neither numbers nor bytes{hint}")
@@ -316,8 +321,8 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
     if len(reader.paths) != 1 or reader.where:
         return None
     [path] = reader.paths
-    ends_at_choice = isinstance(path[-1], Choice)
-    if ends_at_choice:  # the path leads to an item of a field
+    chooses_item = any(isinstance(part, Choice) for part in path)
+    if chooses_item:  # such as `values[id=temp].v`: each item must be looked at
         return None
     *outer_fields, field = _fields_along(path, root)
     are_several_messages = any(outer_field.is_repeated for outer_field in outer_fields)
@@ -326,7 +331,7 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
     may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
-    # Debezium may write a placeholder as an array of numbers. With this number of entries, each array must be compared.
+    # An array of as many numbers as Debezium's placeholder has may be the placeholder, and must be compared with it.
     may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
     return None if may_be_sparse_or_tensor or may_be_placeholder else field
 

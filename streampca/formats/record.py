@@ -148,9 +148,9 @@ class Batch:
         return self.decoded.vectors.nbytes + count_value_bytes(self.records)
 
     def reject(self, reason: str, message_by_offset: Mapping[int, str]) -> Self:
-        """Reject records by their offsets, and return the batch with fewer vectors and more rejects.
+        """Reject records with vectors, and return the batch without these vectors.
 
-        If the offset of a record has a message, and the record holds vectors, it is rejected with this message.
+        `message_by_offset` has a message for each record to reject. `reason` is the short name of the reason.
         """
         decoded = self.decoded
         offsets = offsets_of(self.records)
@@ -159,10 +159,11 @@ class Batch:
             message = message_by_offset.get(int(offsets[index]))
             if message is not None:
                 new_rejects.append(Reject(index, reason, message))
+        # (m,), as `decoded.indices` and `timestamps`: they have one item for each record with vectors.
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
         remaining = decoded.keep_values(is_kept)._replace(
             rejects=sorted([*decoded.rejects, *new_rejects]),
-            warning="",  # the codec repeats it with the next batch
+            warning="",  # may be dropped, because the codec gives the same warning with the next batch
         )
         return replace(self, decoded=remaining, timestamps=self.timestamps[is_kept])
 

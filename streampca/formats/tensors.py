@@ -16,9 +16,10 @@ class TensorRow(list[Any]):
 
 
 def tensor_field_names(names: Collection[object]) -> set[str]:
-    """Return the names of fields that, beside an array with one of `names`, make it a sparse vector or a tensor.
+    """Return the names of fields that may mark an array with one of these `names` as a sparse vector or a tensor.
 
-    For example, `indices` beside `values` makes a sparse vector, and `shape` beside `data` makes a tensor.
+    For example, `indices` beside `values` marks a sparse vector, and `shape` beside `data` marks a tensor. If arrays
+    with these `names` are never sparse vectors or tensors, the set is empty.
     """
     return _TENSOR_FIELD_NAMES if _ARRAY_NAMES & set(names) else set()
 

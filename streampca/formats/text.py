@@ -75,15 +75,15 @@ def may_be_debezium_placeholder(dimensions: int) -> bool:
 def decode_text(text: str) -> Any:
     """Return the array in a text such as [1, 2], or {1,2} as PostgreSQL writes it; decode any other text as base64.
 
-    If a text is neither, raises `VectorError`.
+    If a text is neither an array nor base64, or if it is a sparse vector, raises `VectorError`.
     """
     text = text.strip()
-    if _SPARSE.fullmatch(text):
+    if _SPARSE.fullmatch(text):  # such as {1:0.5,3:2}/5
         raise sparse_error()
     try:
         return _parse_array(text) if text.startswith(("[", "{")) else _decode_base64(text)
     except ValueError:
-        message = "expected an array of numbers, not a string, unless it is base64 of them or the text of an array"
+        message = "expected an array of numbers, not a string: it is neither base64 of numbers nor the text of an array"
         raise VectorError("undecodable", message) from None
 
 

@@ -13,9 +13,9 @@ _ROWS_OF_VALUES = np.array([1, 2])  # two values: one with one row, and one with
 
 
 def check_writer(writer: Writer, layout: Layout) -> None:
-    """Write sample rows twice: each row as a value, and groups of rows as values with several rows.
+    """Raise `SettingsError` if a writer fails to write sample rows with the fields of `layout`.
 
-    If the writer does not return as many values, raises `SettingsError`. `layout` has the fields of the values.
+    The rows are written twice: first as one value for each row, then as one value for each group of rows.
     """
     fields: Fields = {name: _make_sample(kind) for name, kind in layout.fields.items()}
     _check_write(writer, fields, counts=None, expected_values=_ROW_COUNT, rows_text=f"{_ROW_COUNT} rows")
@@ -55,5 +55,6 @@ def _make_sample(kind: Kind) -> NDArray[Any]:
         case "texts":
             return np.array([["a", "text"]] * _ROW_COUNT, object)
         case "bytes":
-            # A field of bytes holds the value of a record. If the record has several rows, only the first holds it.
+            # A field of bytes holds the value of a record, in the first of the record's rows. Here, the first record
+            # has one row, and the second record has two rows.
             return np.array([b"{}", b"{}", None], object)

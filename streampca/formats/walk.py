@@ -37,17 +37,17 @@ class Absent(NamedTuple):
     parent: Any  # the value in which the step leads to nothing
 
     @property
-    def may_be_missing(self) -> bool:
-        """Whether the vector may have a missing entry here. If not, the path is wrong."""
+    def is_parent_of_right_type(self) -> bool:
+        """Whether `parent` only lacks this entry or element. If not, the path is wrong: a number has no names."""
         type_for_step = list if isinstance(self.step, Choice) else dict
         return isinstance(self.parent, type_for_step)
 
 
 class Item(NamedTuple):
-    """What is at the end of a path, or an array in whose elements paths go on."""
+    """What one path leads to. Paths that go on in the elements of the same array share an item."""
 
     path_indices: Sequence[int]  # in `field`
-    value: Any  # a value, `SkipReason`, `Absent`, or `Elements`
+    value: Any  # what is at the end of the path; `SkipReason` or `Absent` if nothing is; `Elements` if paths go on
 
 
 ItemsOrReason: TypeAlias = list[Item] | SkipReason
@@ -85,7 +85,7 @@ class _PathTree:
         all_go_on_together = len(self.by_next_step) == 1 and not self.ending_here
         return next(iter(self.by_next_step)) if all_go_on_together else None
 
-    def items_with(self, value: Any) -> list[Item]:
+    def item_for_each_path(self, value: Any) -> list[Item]:
         """Return an item with this value for each path."""
         return [Item((index,), value) for index in self.indices]
 
@@ -96,7 +96,7 @@ class _PathTree:
     def items_without_value(self, step: Step, parent: Any) -> list[Item]:
         """For each path, return an item that says why the path has no value: `parent` is null, or has no `step`."""
         if parent is None:
-            return self.items_with(SkipReason.NULL)
+            return self.item_for_each_path(SkipReason.NULL)
         return [Item((index,), Absent(index, step, parent)) for index in self.indices]
 
     def going_on_except(self, steps: Sequence[Step]) -> "_PathTree":
@@ -119,13 +119,13 @@ class Walk(NamedTuple):
         return cls(_PathTree.of(dict(enumerate(paths))), where)
 
     def find(self, value: Any) -> ItemsOrReason:
-        """Return what the paths lead to in a value, as items in the order of the paths.
+        """Return items, in the order of the paths: what each path leads to, or why it leads to nothing.
 
-        If the value does not meet the conditions, returns `SkipReason.CONDITION_UNMET`. If a path should choose one
-        element of an array, but several fit, raises `VectorError`.
+        If the value does not meet the conditions, returns only `SkipReason.CONDITION_UNMET`. If a path should choose
+        one element of an array, but several fit, raises `VectorError`.
         """
         if is_debezium_placeholder(value):  # counts as null, so no path has a value
-            return self.paths.items_with(SkipReason.NULL)
+            return self.paths.item_for_each_path(SkipReason.NULL)
         all_paths_end_here = not self.paths.by_next_step
         if all_paths_end_here:
             return self._take_whole(value)
@@ -138,24 +138,25 @@ class Walk(NamedTuple):
         """Return the value itself for each path, if the value meets the conditions."""
         if not are_met(self.conditions, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
-        return self.paths.items_with(value)
+        return self.paths.item_for_each_path(value)
 
     def _find_in_object(self, value: Any) -> ItemsOrReason:
-        """Return what the paths lead to in an object: an item for the end of each path, in the order of the paths.
+        """Return items, in the order of the paths: what each path leads to in an object.
 
-        Any other value, such as null or a number, has no entries. If a condition is not met by the object, or by the
-        entry that all paths lead into, returns `SkipReason.CONDITION_UNMET`.
+        A path ends at the object, or goes on in the entry that its next step names. A value that is not an object, such
+        as null, has no entries. If a condition is not met, returns `SkipReason.CONDITION_UNMET`.
         """
         entries = value if isinstance(value, dict) else {}
         conditions_here, inner_conditions = self._divide_conditions(entries)
         if not are_met(conditions_here, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(value)
+        # `inner_paths` are the paths that go on with the same step, without this step.
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in entries:
                 items += inner_paths.items_without_value(step, parent=value)
                 continue
-            # If a path ends at an array, entries beside it, such as its shape, may say how it is read.
+            # If a path ends at an array, an entry beside the array, such as `shape`, may say how to read the array.
             inner_value = read_array(entries, step) if inner_paths.ending_here else entries[step]
             inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
             if isinstance(inner_items, SkipReason):
@@ -164,28 +165,31 @@ class Walk(NamedTuple):
         return sorted(items, key=_first_path_index)
 
     def _divide_conditions(self, entries: Mapping[Any, Any]) -> tuple[Sequence[Condition], Sequence[Condition]]:
-        """Divide the conditions on an object: those that the object has to meet, and those that an inner value has to.
+        """Return the conditions to test on an object, and those to test on the entry into which all paths lead.
 
-        If all paths lead into the same entry of the object, the inner value is this entry. With the paths `a.x` and
-        `a.y`, the condition `a.id=1` is tested on the entry `a`, and the condition `b=2` on the object.
+        With the paths `a.x` and `a.y`, the condition `b=2` is tested on the object, and `a.id=1` on the entry `a`. If
+        the paths lead into different entries, all conditions are tested on the object.
         """
-        step = self.paths.common_next_step
+        step = self.paths.common_next_step  # None if the paths lead into different entries
         if step not in entries:
             return self.conditions, ()
         conditions_here = [condition for condition in self.conditions if _next_step(condition) != step]
-        inner_conditions = [_after_next_step(each) for each in self.conditions if _next_step(each) == step]
+        # On the entry `a`, the condition `a.id=1` is tested as `id=1`.
+        inner_conditions = [_without_next_step(each) for each in self.conditions if _next_step(each) == step]
         return conditions_here, inner_conditions
 
     def _find_in_array(self, array: list[Any]) -> ItemsOrReason:
         """Return what the paths lead to in an array, as items in the order of the paths.
 
-        A path may end at the array. A path may choose one of the elements, such as `[id=temp].value`. All other paths,
-        such as `value`, lead into each element. They share one item, the `Elements`, which can walk on in each element.
+        With the paths `[id=temp].v`, `x` and `y`, the first item is the `v` of the element whose `id` is `temp`. The
+        paths `x` and `y` lead into each element, and share an item. This item is `Elements`: the array and a walk that
+        finds `x` and `y` in an element.
         """
-        # In an array of arrays, a choice such as `[id=temp]` is made in each inner array.
-        can_choose = not any(isinstance(element, list) for element in array)
-        choices = [step for step in self.paths.by_next_step if isinstance(step, Choice)] if can_choose else []
-        conditions = self._divide_conditions_in_array(can_choose=can_choose)
+        has_inner_arrays = any(isinstance(element, list) for element in array)
+        # A choice such as `[id=temp]` is made here. But if there are inner arrays, the choice is made in each of them.
+        choices = [] if has_inner_arrays else [step for step in self.paths.by_next_step if isinstance(step, Choice)]
+        # Some conditions are tested on the array, some on each element, and some on the element that paths choose.
+        conditions = self._divide_conditions_in_array(has_inner_arrays=has_inner_arrays)
         if not are_met(conditions.on_array, array, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(array)
@@ -200,23 +204,24 @@ class Walk(NamedTuple):
             items.append(Item(paths_into_each_element.indices, Elements(array, walk)))
         return sorted(items, key=_first_path_index)
 
-    def _divide_conditions_in_array(self, *, can_choose: bool) -> "_DividedConditions":
-        """Divide the conditions on an array by what they are tested on.
+    def _divide_conditions_in_array(self, *, has_inner_arrays: bool) -> "_DividedConditions":
+        """Return which conditions are tested on an array, which on each element, and which on the chosen element.
 
-        With the path `[id=temp].value`, for example, `[id=temp].unit=C` is tested on the chosen element,
-        `[id=hum].value=1` on the array, and `unit=C` on each element. Without `can_choose`, no element is chosen.
+        With the path `[id=temp].value`, `[id=temp].unit=C` is tested on the chosen element, and `unit=C` on each
+        element. `[id=hum].value=1` is tested on the array, because it is about another element of the array.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
-            step = _next_step(condition)
-            if can_choose and isinstance(step, Choice):
+            step = _next_step(condition)  # `unit` or `[id=temp]`; None if the condition is on the array itself
+            # If there are inner arrays, `[id=temp]` chooses an element of an inner array, and none of this array.
+            if isinstance(step, Choice) and not has_inner_arrays:
                 all_paths_choose_the_same = step == self.paths.common_next_step
                 if all_paths_choose_the_same:
-                    divided.on_chosen_element.append(_after_next_step(condition))
+                    divided.on_chosen_element.append(_without_next_step(condition))
                 else:
                     divided.on_array.append(condition)
             elif step is None or self.paths.ending_here:
-                # The condition is on the array itself, or a path ends at the array, so that no element can be left out.
+                # If a path ends at the array, it needs the whole array, so that no element may be left out.
                 divided.on_array.append(condition)
             else:
                 divided.on_each_element.append(condition)
@@ -225,17 +230,18 @@ class Walk(NamedTuple):
     def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
         """Return what paths such as `[id=temp].value` lead to in the element that the choice `[id=temp]` chooses.
 
-        An element must also meet the conditions on each element. If several elements fit and meet them, raises
-        `VectorError`.
+        The element must also meet the conditions that are tested on each element. If several elements fit and meet
+        these conditions, raises `VectorError`.
         """
+        # This walk goes on in the chosen element, and tests the conditions on this element.
         walk = Walk(self.paths.by_next_step[choice], conditions.on_chosen_element, self.max_json_texts)
         fitting = [element for element in array if self._fits(element, choice)]
         if not fitting:
             return walk.paths.items_without_value(choice, parent=array)
         accepted = [element for element in fitting if are_met(conditions.on_each_element, element, self.max_json_texts)]
         if not accepted:
-            # Only these paths have no value. Paths without this choice may have one, so the value is not skipped.
-            return walk.paths.items_with(SkipReason.CONDITION_UNMET)
+            # Only the paths with this choice lead to nothing. Other paths may lead to a value.
+            return walk.paths.item_for_each_path(SkipReason.CONDITION_UNMET)
         if len(accepted) > 1:
             raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
         return walk.find(accepted[0])
@@ -247,13 +253,13 @@ class Walk(NamedTuple):
 
 
 class Elements(NamedTuple):
-    """An array through which paths lead: `walk` goes on in each of its elements."""
+    """An array in whose elements paths go on, and the walk along these paths in an element."""
 
     array: list[Any]
     walk: Walk
 
-    def find_in_each(self) -> Iterator[ItemsOrReason]:
-        """Yield what the paths lead to in each element."""
+    def items_of_each_element(self) -> Iterator[ItemsOrReason]:
+        """Yield, for each element, the items of the paths in it; or the reason to skip it, an unmet condition."""
         return map(self.walk.find, self.array)
 
 
@@ -270,8 +276,8 @@ def _next_step(condition: Condition) -> Step | None:
     return condition.steps[0] if condition.steps else None
 
 
-def _after_next_step(condition: Condition) -> Condition:
-    """Return the condition for the value to which its next step leads."""
+def _without_next_step(condition: Condition) -> Condition:
+    """Return the condition to test on the value to which its next step leads: `id=1` for `a.id=1`."""
     return condition._replace(steps=condition.steps[1:])
 
 
@@ -295,17 +301,17 @@ def _tree_of_one_path(steps: tuple[Step, ...]) -> _PathTree:
 
 
 def single_values(items: ItemsOrReason) -> Iterator[Any]:
-    """Yield each value that paths lead to, such as a number or a text. The values in an array are yielded one by one.
+    """Yield each number, text or other value that paths lead to. The values in an array are yielded one by one.
 
-    For a path without a value, yields None. If the whole record is skipped, yields nothing.
+    `items` has what each path leads to. For a path that leads to nothing, yields None.
     """
-    if isinstance(items, SkipReason):
+    if isinstance(items, SkipReason):  # a condition of `where` is not met, so there are no items
         return
     for item in items:
-        if isinstance(item.value, Elements):  # an array through which the path goes on
-            for items_in_element in item.value.find_in_each():
+        if isinstance(item.value, Elements):  # an array in whose elements the path goes on
+            for items_in_element in item.value.items_of_each_element():
                 yield from single_values(items_in_element)
-        elif isinstance(item.value, SkipReason | Absent):
+        elif isinstance(item.value, SkipReason | Absent):  # the path leads to nothing
             yield None
         else:
             yield from _values_inside(item.value)

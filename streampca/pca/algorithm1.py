@@ -34,7 +34,8 @@ def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
 
         (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²)        n = C†ᵀx
 
-    x (k,) are the coordinates of the message. w (d,) is −h r, which is orthogonal to all columns of C.
+    x (k,) are the coordinates of the message. w (d,) is a multiple of the residual, so w is orthogonal to all columns
+    of C.
     """
     w_squared = w @ w
     if w_squared == 0:  # the message lies in the span of C, so that C stays as it is

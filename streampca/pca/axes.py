@@ -26,13 +26,13 @@ def decompose(state: State, columns: int) -> State:
 def adapt_columns(state: State, config: LearningConfig) -> State:
     """If a state keeps Σ, compute from Σ the columns of [C | F] that `config` asks for.
 
-    If `config` does not keep Σ, the state loses Σ. Instead of values for each pair of entries, it then keeps values for
-    each entry: the variance, and the share of the weight for which the entry has been known.
+    If `config` does not keep Σ, the state loses Σ. A standardised stream then keeps the variance of each entry. If
+    entries were missing, the state keeps the share of the weight for which each entry has been known.
     """
     if state.covariance is None:
         return state
     CF = ritz.decompose_covariance(_unpack_standardised(state.covariance, state), config.limits)
-    state = replace(state, C=CF.astype(config.dtype))
+    state = replace(state, C=CF.astype(config.dtype))  # `State.C` holds [C | F]
     if config.keeps_covariance:
         return state
     is_standardised = state.scale is not None
@@ -40,7 +40,7 @@ def adapt_columns(state: State, config: LearningConfig) -> State:
         state,
         covariance=None,
         variances=state.entry_variances if is_standardised else None,
-        known=None if state.known is None else state.known_shares,
+        known=None if state.known is None else state.known_shares,  # None: all entries were always known
     )
 
 
@@ -95,9 +95,9 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     total_variance = state.total_variance
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:  # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately
-        raised_variances, total_variance = _raise_small_variances(state)
-        count = min(len(raised_variances), components)
-        variance[:count] = raised_variances[:count]
+        floored_variances, total_variance = _floor_variances_at_error(state)
+        count = min(len(floored_variances), components)
+        variance[:count] = floored_variances[:count]
     return Model(
         components=leading_axes,
         explained_variance=variance,
@@ -115,24 +115,27 @@ def _find_seen_entries(state: State) -> NDArray[np.bool_] | None:
     return None if known_shares.min() > 0 else known_shares > 0
 
 
-def _raise_small_variances(state: State) -> tuple[F64, float]:
-    """Return the variances along the axes and their total, raised if Σ has negative eigenvalues.
+def _floor_variances_at_error(state: State) -> tuple[F64, float]:
+    """Return the variances along the axes and their total. If Σ has negative eigenvalues, both are corrected.
 
-    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ add up to total variance − sum of λ.
-    If this sum is negative, the error of every variance is estimated as the mean of these eigenvalues without its sign.
-    Then d variances are returned, each at least this error. If the sum is not negative, the r variances are returned.
+    A state has the variances λ along its r axes. The other d − r eigenvalues of Σ have this mean:
+
+        (total variance − sum of λ) / (d − r)
+
+    If the mean is negative, every variance is taken to have the error −mean. Then d variances are returned, each at
+    least this error. If the mean is not negative, the r variances are returned as they are.
     """
     dimensions = state.seen_dimensions  # entries that were never observed have no variance
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
     other_directions = dimensions - len(variance)
-    minus_sum_of_others = float(variance.sum()) - total_variance
-    if minus_sum_of_others <= 0 or not other_directions:
+    excess = float(variance.sum()) - total_variance  # above 0 if the other eigenvalues have a negative sum
+    if excess <= 0 or not other_directions:
         return variance, total_variance
-    error = minus_sum_of_others / other_directions
-    raised = np.full(dimensions, error)
-    raised[: len(variance)] = np.maximum(variance, error)
-    return raised, float(raised.sum())
+    error = excess / other_directions
+    floored = np.full(dimensions, error)
+    floored[: len(variance)] = np.maximum(variance, error)
+    return floored, float(floored.sum())
 
 
 def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32:
@@ -143,7 +146,7 @@ def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32
     """
     t = model_total_variance or 1.0
     if state.covariance is None:
-        return np.asarray(state.C / np.sqrt(t), np.float32)
+        return np.asarray(state.C / np.sqrt(t), np.float32)  # `State.C` holds [C | F]
     packed = _unpack_standardised(state.covariance, state)[np.tril_indices(len(state.mean))]
     return np.asarray(packed / t, np.float32)
 
@@ -181,7 +184,7 @@ def _restore_factor(state: State, model: Model, saved_factor: Array | None, conf
     """Return the state with the factor [C | F].
 
     `saved_factor` is [C | F], divided by the root of the total variance. If no factor was saved, only C is restored,
-    from the model's axes.
+    from the model's axes. `State.C` holds [C | F].
     """
     if saved_factor is None:
         factor = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
@@ -192,7 +195,7 @@ def _restore_factor(state: State, model: Model, saved_factor: Array | None, conf
     variances = None
     if model.scale is not None:
         standardised_variances = _find_standardised_variances(factor, model.scale)
-        variances = standardised_variances / model.scale**2  # in the units of the data
+        variances = standardised_variances / model.scale**2  # of the data: the scale is 1/standard deviation
     return replace(state, C=factor, variances=variances)
 
 
@@ -222,7 +225,7 @@ def _restore_covariance(
 def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     """Estimate the covariance (d, d) of a stream from its model, by probabilistic PCA.
 
-    Each entry that was observed in some message has noise of one variance. Along the axes, there is more variance.
+    All entries that some message has shown have the same noise variance. Along its axes, the model has more variance.
     """
     U = model.components.T.astype(np.float64)
     # The noise variance of a model is never 0. A stream without variance must get a covariance of 0.
@@ -230,7 +233,7 @@ def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
         # A standardised entry has the variance 1, or 0 if it is constant. So the diagonal is known exactly.
-        learned_axes = U[:, model.explained_variance > 0]
+        learned_axes = U[:, model.explained_variance > 0]  # a constant entry is 0 on all of them
         np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
     return np.asarray(covariance)
 

@@ -31,12 +31,13 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
 
     1. Prepare the messages: weigh and standardise them, and fill missing entries. Each message keeps the share
        `retention` (n,) of the weight of earlier messages.
-    2. Move C by Algorithm 1, message by message, which gives their losses. Of a message far from the mean m, only a
-       share of v − m is kept.
+    2. Move C by Algorithm 1, a gradient step for each message, which also gives the losses. A message v far from the
+       mean m is clipped: only a share of v − m is kept.
     3. If Σ is kept, add the block to it. Compute the next [C | F], from Σ or from rows of the past and the block.
     """
-    # These rows are in one array, so that those of the block need not be copied: first a free row for each column of
-    # [C | F], then a row for each message.
+    # One array has a row for each message. If Σ is not kept, free rows for the columns of [C | F] come first. The array
+    # is written up to three times: `prepare_block` writes standardised messages to `block_rows`, `block.learn` replaces
+    # them by the rows √c·y that it has learned, and `_update_factor` writes the past to the free rows.
     past_row_count = 0 if config.keeps_covariance else state.rank
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
@@ -45,11 +46,11 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     learned = block.learn(
         prepared.V,
         C=state.C[:, : config.components],
-        mean=prepared.before.mean,
+        mean=prepared.before.mean,  # in the units of `prepared.V`
         total_variance=state.total_variance,
         weights=weights,
         smallest_variance=config.smallest_value**2,
-        Y=block_rows,  # may already hold the standardised messages, each of which is replaced after it is read
+        Y=block_rows,  # may be the same memory as `prepared.V`: a message is read before its row is written
     )
     losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
     after = replace(
@@ -58,7 +59,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         weight=weights.total,
         total_variance=learned.total_variance,
         count=state.count + len(V),
-        concentration=weights.concentration,
+        concentration=weights.concentration,  # the sum of the squared shares of all messages
         clipped=state.clipped + int((learned.kept_share < 1).sum()),
         missing=prepared.missing_shares,
         pinv_error=learned.pinv_error,
@@ -87,8 +88,9 @@ def _update_covariance(
     """Return the state with the next Σ and [C | F]. `after` still has both from before the block.
 
     1. Add the block to Σ.
-    2. Take C from Algorithm 1, F, and random sums of the block's rows, which contain new directions.
-    3. From the span of these columns, find the leading axes of Σ: the next [C | F].
+    2. Put three kinds of columns side by side: C after Algorithm 1, F from before the block, and random sums of the
+       block's rows, which contain new directions.
+    3. Search the leading axes of Σ from the span of these columns. The leading axes are the next [C | F].
     """
     covariance_before = after.covariance
     if covariance_before is None:
@@ -97,7 +99,7 @@ def _update_covariance(
         next_state, covariance = add_block_with_gaps(after, covariance_before, prepared, learned, config)
     else:
         next_state, covariance = _add_complete_block(after, covariance_before, prepared, learned)
-    # Half as many random sums are enough, each of twice as many rows.
+    # The random sums are added in pairs, because half as many are enough.
     random_sums = learned.random_sums[:, ::2] + learned.random_sums[:, 1::2]
     F = after.C[:, config.components :]
     start = np.hstack([learned.C, F, random_sums])
@@ -167,9 +169,11 @@ def _update_factor(
 
 
 def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
-    """Write rows R for the past to the first of `rows`, which are free; return the variance s outside of R.
+    """Fill the first rows of `rows`, which are free, with rows R for the messages before the block; return s.
 
-    past · (covariance before the block) = RᵀR + sI        past: share of the weight before the block
+        past · (covariance before the block) = RᵀR + sI
+
+    `past` is the share of these messages in the weight after the block. s is a variance in all directions.
     """
     past = prepared.weights.past
     past_rows, variance_outside = prepared.before.split_covariance()
@@ -177,14 +181,16 @@ def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
     return variance_outside * past
 
 
-def _update_entries(after: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
-    """If Σ is not kept, return the state with the variances of the entries, in the units of the data.
+def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
+    """For a state that keeps no Σ: add the block to the variances of the entries, in the units of the data.
 
-    A state has these variances if its stream is standardised. Messages with gaps also change the mean.
+    Only a standardised stream has these variances. If entries are missing, the means are computed again, too.
     """
     if prepared.has_known_gaps:
-        return add_block_to_entries(after, prepared, learned, config)
-    if prepared.scale is None:
-        return after
+        return add_block_to_entries(state, prepared, learned, config)
+    is_standardised = prepared.scale is not None
+    if not is_standardised:
+        return state
     squares = scaling.sum_squares(learned.Y)  # sum of c y² for standardised messages y of weight c
-    return replace(after, variances=prepared.weights.past * after.entry_variances + squares / prepared.D**2)
+    variances_before = state.entry_variances
+    return replace(state, variances=prepared.weights.past * variances_before + squares / prepared.D**2)

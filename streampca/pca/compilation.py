@@ -23,7 +23,7 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
     first_block_size = _MESSAGES // 2  # the other messages are a second block, which is learned by other functions
     small = replace(config, dimensions=3, components=2, warm_up=first_block_size)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # never keeps Σ, which a state of few dimensions keeps without this setting
+        small = replace(small, factor=True)  # otherwise a state of 3 dimensions would keep Σ
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)  # without a half-life
     if config.impute:

@@ -56,16 +56,17 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
         Q = np.linalg.qr(Q * to_newest_units[:, None])[0]
-    # The axis of a variance that is only rounding is arbitrary, so its angle means nothing.
+    # `floored_variance` is at least the variance of rounding. The angle of an axis with less variance means nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     U_above_rounding = U[:, is_above_rounding]
-    variance_along_earlier = _compute_explained_variance(newest, U, Q)
-    variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
+    # New messages have less variance along the newest axes than the messages from which the axes were learned.
+    new_variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
+    new_variance_along_earlier = _compute_explained_variance(newest, U, Q)
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
     return Drift(
         angle_radians=float(principal_angles(U_above_rounding.T, Q.T).max(initial=0.0)),
-        explained_variance_ratio=variance_along_earlier / total_variance,
-        newest_explained_variance_ratio=variance_along_newest / total_variance,
+        explained_variance_ratio=new_variance_along_earlier / total_variance,
+        newest_explained_variance_ratio=new_variance_along_newest / total_variance,
         mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, to_newest_units),
     )
 
@@ -75,15 +76,17 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 
         (sum over spikes of σ² · strength · true_share_in_Q) + kₚσ²
 
-    U (d, k) are the newest axes. Each axis that does not only fit noise (a spike) is near a true axis of the stream,
-    along which messages have the variance σ²(1 + strength). In all other directions, the variance is σ². `overlap` is
-    the squared cosine between a newest axis and its true axis.
+    U (d, k) are the newest axes. A spike is a newest axis that fits more than noise, so that it is near a true axis of
+    the stream. Messages have the variance σ²(1 + strength) along the true axis, and σ² in all other directions.
+
+    `true_share_in_Q` is the squared length of the true axis's projection onto the span of Q. Only the projection of the
+    newest axis is known: its squared length is about `overlap` · `true_share_in_Q`, where `overlap` is the squared
+    cosine between the newest axis and the true axis.
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # has no value for axes beyond the dimensions that were observed
     U_spikes = U[:, : len(is_spike)][:, is_spike]
-    # Q has a part of the squared length of each newest axis. This is the part for the true axis, times the overlap.
-    share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)
+    share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)  # squared lengths of the projections of the newest axes
     true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
     return float(spikes.sigma2 * (spikes.strength[is_spike] @ true_share_in_Q + earlier_count))

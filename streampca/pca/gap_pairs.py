@@ -22,16 +22,16 @@ def add_block_with_gaps(
     """Add a block to Σ, if an entry is missing in this block or was missing before. gaps.py has the formulas.
 
     1. Compute how the messages of the block change means and covariances: the shown changes.
-    2. Predict the changes of entries that the block lacks, or that began late.
+    2. Predict the changes of entries that the block lacks, or that began late. Drop predictions that explain too much.
     3. Add both kinds of changes to the means and variances, then to all of Σ.
 
-    Σ is in the units of the data, as a packed triangle. Everything else is in these units times D (d,): 1/standard
-    deviation of each entry, or 1 if the stream is not standardised. Also returns the next Σ as a square (d, d), times
-    the next D on both sides.
+    Σ and the returned state are in the units of the data, and Σ is a packed triangle. All changes are in these units
+    times D (d,): 1/standard deviation of each entry, or 1 if the stream is not standardised. Also returns the next Σ as
+    a square (d, d), times the next D on both sides.
     """
     D = prepared.D
     product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ, for messages y of weight c
-    step = compute_entry_step(prepared, learned)
+    step = compute_entry_step(prepared, learned)  # the shown changes of single entries
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
     row_squares = product.diagonal() + np.square(step.row_mean_change)  # Σc y² about the mean before the block
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
@@ -42,7 +42,7 @@ def add_block_with_gaps(
     after = replace(
         after,
         mean=move_mean(prepared, mean_change, config),
-        known=none_if_all_known(shown_changes.known),
+        known=none_if_all_known(shown_changes.known),  # shares of the weight for which each pair has been known
         total_variance=float(variance.sum()),
     )
     next_D = D
@@ -72,14 +72,14 @@ def _drop_overpredicted(
 ) -> pairs.PredictedChanges:
     """Drop the predictions of entries whose variances they would make too small.
 
-    The block replaces a share E of an entry's variance by what its messages show, so it leaves at least 1 − E of the
-    earlier variance. A prediction that leaves less explains more of the entry than the block shows, as when all entries
-    begin to vary together. With the prediction, the variance could become 0.
+    A prediction is the change of variance that is expected from the changes of ordinary entries. If the block shows an
+    entry, the block replaces only the share E of the entry's variance, so 1 − E of the earlier variance must be left. A
+    prediction with which less is left is wrong. Such predictions could make a variance 0.
     """
-    E = step.replaced_share
-    _, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
+    E = step.replaced_share  # 0 if no message of the block shows the entry
+    _, variance_if_predicted = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
     is_shown = E > 0
-    is_overpredicted = is_shown & (variance < (1 - E) * variance_before)
+    is_overpredicted = is_shown & (variance_if_predicted < (1 - E) * variance_before)
     return prediction._replace(is_predicted=prediction.is_predicted & ~is_overpredicted)
 
 
@@ -92,28 +92,27 @@ def _add_changes_of_entries(
 ) -> tuple[F64, F64]:
     """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each.
 
-    A shown change is by the messages that have the entry. A predicted change is added to it with this share:
-
-        1 − E/η        E: share of the entry's moments that the block replaces, η: share of the block in the weight
-
-    So the share is 1 for an entry that the block lacks, and negative for one that began late, with E > η.
+    A shown change is what the messages that have the entry change. If the entry is predicted, the share 1 − E/η of the
+    predicted change is added: η is the share of the block in the weight, and E the share of the entry's moments that
+    the block replaces. If the block lacks the entry, E is 0 and the share is 1. An entry that began late has few
+    earlier messages, so E > η: the entry follows the block too far, and the share is negative.
     """
     predicted_share = (1 - step.replaced_share / eta) * prediction.is_predicted
-    predicted_variance = np.vecdot(prediction.C, prediction.covariances_with_x)
+    predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + predicted_share * prediction.mean
-    shown_variance = variance_before + shown_changes.change.diagonal()
-    variance = shown_variance - np.square(mean_change) + predicted_share * predicted_variance
-    return mean_change, variance
+    shown_variance = variance_before + shown_changes.change.diagonal()  # about the mean before the block
+    about_new_mean = shown_variance - np.square(mean_change)
+    return mean_change, about_new_mean + predicted_share * predicted_variance_change
 
 
 def _compute_shown_changes(
     prepared: PreparedBlock, learned: BlockResult, step: EntryStep, product: F64, covariance_before: F64
 ) -> pairs.PairChanges:
-    """Compute how the messages of the block change the covariance of each pair of entries.
+    """Compute how the messages of the block change the covariance of each pair of entries, before predictions.
 
-    `product` (d, d) is Σc yyᵀ: y are the filled and clipped messages that Algorithm 1 learns, about their moving mean,
-    and c their weights. `covariance_before` is Σ before the block, packed. The moving mean has changed by
-    `step.row_mean_change` (d,).
+    `product` (d, d) is Σc yyᵀ of the messages y with the weights c, as Algorithm 1 has learned them: filled and
+    clipped, about their mean. Within the block, this mean moves by `step.row_mean_change` (d,). `covariance_before` is
+    Σ before the block, packed.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -123,7 +122,7 @@ def _compute_shown_changes(
         return pairs.compute_changes_of_complete_block(
             product=product,
             change_of_row_mean=step.row_mean_change,
-            past=prepared.weights.past,
+            past=prepared.weights.past,  # share of the messages before the block in the weight
             covariance=covariance_before,
             D=prepared.D,
             known=known_before,
@@ -133,10 +132,10 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.row_mean_change,
-        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
-        entries=step.entries,
+        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),  # products with predicted entries
+        entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
-        past=prepared.weights.past,
+        past=prepared.weights.past,  # share of the messages before the block in the weight
         covariance=covariance_before,
         D=prepared.D,
         known=known_before,

@@ -33,40 +33,40 @@ def predict_changes(
     """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
     A late entry began late in the stream, a dead sensor is missing in all messages of the block, and an ordinary entry
-    is neither. By `change` (d, d) the block changes the covariances that its messages show. `row_squares` (d,) are the
-    weighted squares of the block's entries, also of filled ones.
+    is neither. `change` (d, d) is how the messages of the block change the covariances. `row_squares` (d,) are the sums
+    of the weighted squares of the block's entries, also of filled ones.
 
     1. Compute how the moments of the messages' coordinates x on the axes C change, from the ordinary entries alone.
-    2. Limit these changes.
-    3. The moments of late entries and dead sensors change as those of Cx.
+    2. Limit the changes of the moments of x.
+    3. The moments of late entries and dead sensors are predicted to change as those of Cx.
     """
-    # The block replaces about its own share η of the moments of an ordinary entry, nothing of those of a dead sensor,
-    # and a larger share of those of a late entry.
+    # Of the moments of an ordinary entry, the block replaces about its own share η of the weight. Of a dead sensor, it
+    # replaces nothing. A late entry has few earlier messages, so the block replaces more.
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
     can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
         return _predict_no_changes(len(is_ordinary))
-    was_known_before = step.entries.known_before > 0
-    is_predicted = was_known_before & ~is_ordinary
+    was_known_before = step.entries.known_before > 0  # an earlier message has shown the entry
+    is_predicted = was_known_before & ~is_ordinary  # late entries and dead sensors
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
-    x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)
-    mean_factor, covariance_factor = _find_limiting_factors(x_changes)
+    x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)  # 1.
+    mean_factor, covariance_factor = _find_limiting_factors(x_changes)  # 2.
     C = x_changes.C
     covariances_with_x = x_changes.covariances_with_x
     was_clipped = (learned.kept_share < 1).any()
-    if was_clipped:  # otherwise there is no outlier that a prediction could restore
+    if was_clipped:  # the messages had outliers, which predictions from other entries must not restore
         is_dead = is_predicted & (step.replaced_share <= 0)
         covariances_with_x = _limit_dead_sensors(C, covariances_with_x, is_dead, row_squares)
     return pairs.PredictedChanges(
         C=C,
         covariances_with_x=np.ascontiguousarray(covariances_with_x * covariance_factor),
-        mean=C @ x_changes.mean * mean_factor,
+        mean=C @ x_changes.mean * mean_factor,  # 3.
         is_predicted=is_predicted,
     )
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return the prediction that none of d entries is predicted. It has one coordinate, whose moments do not change."""
+    """Return changes in which none of the d entries is predicted: zeros, with one coordinate."""
     zeros = np.zeros((d, 1))
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
@@ -83,13 +83,15 @@ class _CoordinateChanges(NamedTuple):
 
 
 def _find_limiting_factors(x_changes: _CoordinateChanges) -> tuple[float, float]:
-    """Return the factors that limit the changes of the mean and of the covariances to a mean square of x of 30.
+    """Return the factors by which predicted changes of the mean and of the covariances must be multiplied.
 
-    If the ordinary entries are nearly constant, the coordinates x may be far too large.
+    x (K,) are the coordinates of a message on the columns of C. The mean square of a coordinate is about 1. If the
+    ordinary entries, from which x is computed, are nearly constant, x may be far too large. So the changes of the mean
+    and of the second moments of x are limited to those of coordinates with a mean square of 30.
     """
     largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)
     mean_square = float(x_changes.mean @ x_changes.mean)
-    mean_factor = np.sqrt(_find_limiting_factor(mean_square, largest_square))
+    mean_factor = np.sqrt(_find_limiting_factor(mean_square, largest_square))  # of the mean, not of its square
     covariance_factor = _find_limiting_factor(float(x_changes.second_moments.trace()), largest_square)
     return mean_factor, covariance_factor
 

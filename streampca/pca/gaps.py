@@ -52,15 +52,19 @@ class EntryStep(NamedTuple):
 
 
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
-    """Compute how a block changes the moments of each entry j (steps 1–3 of gaps.py).
+    """Compute how a block changes the mean of each entry, and which share E of its moments the block replaces.
 
-    Weights are shares of the weight after the block: η is that of the block's messages, n that of the messages that
-    show the entry, and c₀N that for which the entry was known before. The messages, each with a weight c, have the
-    predicted entries f and, where the entry is shown, the residuals r:
+    A message is predicted to have the fit f in an entry. If the message shows the entry, it has the residual r. All
+    weights are shares of the weight after the block (steps 1–3 of gaps.py):
 
-        μ = Σc f/η + Σc r/n        g = min(η, n/0.1)        N′ = c₀N + g        E = g/N′        δ = Eμ
-
-    If no message shows an entry that was known before, N′ = c₀N + η.
+        c, η      weight of a message, and of the whole block
+        n         weight of the block's messages that show the entry
+        c₀N       weight for which the entry was known before the block
+        μ         Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block
+        g         min(η, n/RARELY_SHOWN), the weight with which the block counts
+        N′        c₀N + g, the weight for which the entry is known after the block; if it was known and n is 0, c₀N + η
+        E         g/N′
+        δ         Eμ, the change of the mean
     """
     eta = prepared.eta
     filled = prepared.filled
@@ -77,7 +81,7 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ, about the mean before the block
     counted_weight = np.minimum(eta, shown_weight / pairs.RARELY_SHOWN)  # g
     known_weight_before = prepared.weights.past * prepared.before.known_shares  # c₀N
-    stays_known = (shown_weight <= 0) & (known_weight_before > 0)
+    stays_known = (shown_weight <= 0) & (known_weight_before > 0)  # known before, but not shown by the block
     known_weight = known_weight_before + np.where(stays_known, eta, counted_weight)  # N′
     replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E
     return EntryStep(
@@ -95,37 +99,38 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
 
 
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
-    """Sum the predicted entries f = Cx of the block's messages, times their weights c: Σc f, (d,).
+    """Sum the fits f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    If no message lacks an entry, nothing was predicted, and the sum is 0. It is also 0 if means are not learned.
+    A message has a fit in every entry, which is predicted from the entries that the message shows. If all messages are
+    complete, nothing is predicted, and the sum is 0. The sum is also 0 if means are not learned.
     """
-    filled = prepared.filled
-    learns_means = prepared.weights.a.any()
+    filled = prepared.filled  # None if all messages are complete
+    learns_means = prepared.weights.a.any()  # a: weights of the messages in the running mean
     if not filled or not learns_means:
         return np.zeros(len(prepared.origin))
     fit_weights = prepared.weights.c * learned.kept_share  # a clipped message keeps this share of its fit
     return filled.predictor.C @ (fit_weights @ filled.X)
 
 
-def add_block_to_entries(after: State, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig) -> State:
-    """If Σ is not kept, return the state with the means and variances of the entries after a block with gaps.
+def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig) -> State:
+    """For a state that keeps no Σ: add a block with gaps to the means and variances of the entries.
 
-    `after` still has them from before the block. The variance of an entry of y = D(v − m) is σ² before the block, and
-    σ² + E(s − σ²) − δ² after it: s is the mean square in the block, E the share of σ² that the block replaces, and δ
-    the change of the mean.
+    `state` still has the variances from before the block. The variance of an entry of y = D(v − m) is σ² before the
+    block, and σ² + E(s − σ²) − δ² after it. s is the mean square of the entry in the block about the mean before the
+    block, E the share of σ² that the block replaces, and δ the change of the mean.
     """
     step = compute_entry_step(prepared, learned)
-    after = replace(after, mean=move_mean(prepared, step.mean_change, config), known=none_if_all_known(step.known))
+    state = replace(state, mean=move_mean(prepared, step.mean_change, config), known=none_if_all_known(step.known))
     is_standardised = prepared.scale is not None
     if not is_standardised:  # only a standardised stream needs the variances of entries
-        return after
+        return state
     D_squared = prepared.D**2
-    squares = sum_squares(learned.Y)  # Σc y², about the mean that moves within the block
-    squares_about_mean_before = squares + np.square(step.row_mean_change)
+    squares = sum_squares(learned.Y)  # Σc y², about the mean of the filled messages, which moves within the block
+    squares_about_mean_before = squares + np.square(step.row_mean_change)  # how far this mean moves
     mean_square = squares_about_mean_before / prepared.eta  # s
-    variances_before = after.entry_variances  # of v: σ²/D²
+    variances_before = state.entry_variances  # of v: σ²/D²
     change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)
-    return replace(after, variances=np.maximum(variances_before + change / D_squared, 0.0))
+    return replace(state, variances=np.maximum(variances_before + change / D_squared, 0.0))
 
 
 def move_mean(prepared: PreparedBlock, change: F64, config: LearningConfig) -> F64:

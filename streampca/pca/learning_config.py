@@ -92,7 +92,12 @@ class LearningConfig:
         return min(max(2 * self.components, math.ceil(0.3 * self.dimensions)), self.dimensions)
 
     def next_block_size(self, weight: float) -> int:
-        """Return the number of messages in the block that follows messages of this weight."""
+        """Return the number of messages in the block that follows messages of this weight.
+
+        A young stream has short blocks, because its axes still change much. Longer blocks save decompositions. An old
+        stream has the longest blocks, if its vectors are short, so that a block takes little memory, or if it has so
+        many columns that a decomposition takes long.
+        """
         if not weight:
             return max(self.first_block_size, 1)
         if weight < self.first_block_size + YOUNG_WEIGHT:

@@ -20,8 +20,8 @@ class StateMerger:
     def __init__(self, columns: int) -> None:
         """Prepare the groups of states with up to `columns` columns.
 
-        At the end, the columns and the mean of each group become rows, which are decomposed together. So many groups
-        are made that this decomposition takes all rows, but from 4 to 8.
+        At the end, the columns and the mean of each group become rows of one matrix, which is decomposed. As many
+        groups are made as fit into a matrix of `MOST_SVD_ROWS` rows, but at least 4 and at most 8.
         """
         self._columns = columns
         rows_per_group = columns + 1  # one row is for the mean

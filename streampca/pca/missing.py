@@ -47,14 +47,15 @@ class Filled(NamedTuple):
 def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """Fill the missing entries of the block V (n, d) that follows `state` with predictions from the observed entries.
 
-    An observed entry becomes its prediction plus r/√q, where r is the entry less its prediction. Only the share q of
-    the messages show the entry, so the squares of r/√q have about the sum that r² would have over all messages.
+    Predicted entries have no residual r, the difference between an entry and its prediction. To make up for this, an
+    observed entry becomes its prediction plus r/√q, where q is the share of the messages that show the entry. So the
+    squares of r/√q have about the sum that r² would have if all messages showed the entry.
     """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
     q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages that show each entry
-    root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
+    root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))  # with a smaller q, few messages would become too long
     filled, X = filling.fill(V, *predictor, root_q)  # X: the coordinates of the predictions
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
 
@@ -62,8 +63,8 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
 def make_predictor(state: State, components: int) -> Predictor:
     """Make the predictor of missing entries in the messages that follow a state."""
     k = min(components, state.rank)
-    # With gaps, the covariance Σ may have negative eigenvalues. Then the columns of C, the leading axes of Σ, have more
-    # variance than the trace of Σ.
+    # With gaps, Σ may have negative eigenvalues. Then the total variance, which is the trace of Σ, may be less than the
+    # variance along the leading axes. The total must not be less than this part.
     total_variance = max(state.total_variance, float(state.variance.sum()))
     return _build_predictor(
         state.mean,
@@ -78,7 +79,8 @@ def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, 
     """Make a predictor from the columns of C (d, k) that have more variance λ than the noise variance σ².
 
     Probabilistic PCA predicts by ridge regression with the ridge σ² on columns that have the variance λ − σ². C has the
-    variance λ. With C, the prediction is the same if the ridge is divided by (λ − σ²)/λ = 1 − σ²/λ.
+    variance λ, which is larger by the factor λ/(λ − σ²). The prediction with C is the same if the ridge is multiplied
+    by this factor, which is 1/(1 − σ²/λ).
     """
     noise = max(
         compute_noise_variance(variance, seen_dimensions, total_variance), _MIN_NOISE * variance.max(initial=0.0)
@@ -103,7 +105,7 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
     """Clip outliers of the new entries of the block V (n, d): those that no message before the block has shown.
 
-    Also returns the state, whose mean gets the block's means of the new entries if means are learned.
+    Also returns the state. If means are learned (`center`), its mean has the block's means of the new entries.
     """
     is_new = state.known_shares <= 0
     if not is_new.any():
@@ -116,9 +118,9 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     block_mean = compute_observed_mean(clipped)
     was_constant = state.total_variance == 0
     if was_constant:
-        # The mean of equal values may differ from them by rounding. In a stream without variance, the values that
-        # follow would then be outliers.
-        constant_values = _find_constant_values(clipped)
+        # If all values of an entry are equal, the value itself is used. Their mean may be off by rounding, and in a
+        # stream without variance, all later values would then be outliers.
+        constant_values = _find_constant_values(clipped)  # NaN for an entry with several values
         block_mean = np.where(np.isnan(constant_values), block_mean, constant_values)
     begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
     return replace(state, mean=np.where(begins_in_block, block_mean, state.mean)), clipped
@@ -136,16 +138,17 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
     """Find the predictor for the first block V (n, d) of a stream by expectation maximisation (EM)."""
     d = V.shape[1]
     if center:
-        constant_values = _find_constant_values(V)
+        constant_values = _find_constant_values(V)  # NaN for an entry with several values
         are_all_constant = not np.isnan(constant_values).any()
         if are_all_constant:
-            # The mean of equal values may differ from them by rounding. Then all later messages would be outliers.
+            # The values themselves are used. Means may be off by rounding, and all later values would be outliers.
             return _build_mean_predictor(constant_values)
     seen_dimensions = int((~missing).any(axis=0).sum())
     mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
-        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))  # √q = 1: observed entries stay as they are
+        # `fill` divides the residuals of observed entries by `root_q`. With 1, observed entries stay as they are.
+        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         predictor = _fit_to_filled(filled, mean, components, seen_dimensions)
@@ -165,8 +168,9 @@ def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: i
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    Usually EM begins with the means. If two entries never occur in one message, EM would often end in a wrong optimum
-    from there, so EM begins with a covariance, in which the covariances of such pairs follow from other entries.
+    Usually EM begins with a predictor that fills missing entries with their means. If two entries never occur in one
+    message, EM would then often end in a wrong optimum. In this case EM begins with a covariance matrix, in which the
+    covariance of two such entries is estimated from the entries that occur with both.
     """
     shown = (~missing).astype(np.float64)
     pair_counts = shown.T @ shown  # messages that show both entries
@@ -196,7 +200,7 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, group_i in enumerate(groups):
         for group_j in groups[:g]:
-            occurred_together = is_known[group_i[0], group_j[0]]
+            occurred_together = is_known[group_i[0], group_j[0]]  # the same for all entries of the two groups
             if not occurred_together:
                 covariances = _link_groups(completed, is_known, group_i, group_j)
                 completed[np.ix_(group_i, group_j)] = covariances
@@ -210,7 +214,7 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     L are the entries that occurred in one message with the entries of both groups, and with each other. `is_known`
     (d, d) says of each pair of entries whether they occurred in one message; its rows are equal within a group.
     """
-    with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
+    with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])  # any entry stands for its group
     L = with_both_groups[is_known[np.ix_(with_both_groups, with_both_groups)].all(axis=1)]
     if not len(L):
         return np.zeros((len(group_i), len(group_j)))
@@ -219,6 +223,7 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     inverse = (axes / np.maximum(variance, least)) @ axes.T
     with np.errstate(over="ignore", invalid="ignore"):
         covariances = np.nan_to_num(S[np.ix_(group_i, L)] @ inverse @ S[np.ix_(L, group_j)])
-    # Σ_LL of few messages may have eigenvalues below 0, by which the product becomes far too large.
+    # Σ_LL of few messages may have eigenvalues below 0. They were raised to `least`, whose inverse is huge, so the
+    # covariances may be far too large.
     variances = S.diagonal()
     return limit_covariances(covariances, variances[group_i], variances[group_j])

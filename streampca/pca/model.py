@@ -115,21 +115,21 @@ class Model:
         if self.seen is not None:  # an entry that no learned message has shown is ignored: it gets the mean
             filled = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._projector.project(filled)
-        missing_t2 = np.zeros(len(filled))
+        added_t2 = np.zeros(len(filled))  # what the uncertainty of filled entries adds to T²
         has_gaps = np.isnan(residual).any()  # a missing entry makes the residual of its vector NaN
         if has_gaps:
             Y = self.centre(filled.astype(np.float64))
             variance = self.explained_variance.astype(np.float64)
-            missing_t2, missing_spe = projection.fill_in_place(Y, self.components, variance, self.noise_variance)
+            added_t2, added_spe = projection.fill_in_place(Y, self.components, variance, self.noise_variance)
             filled = np.where(np.isnan(filled), self.uncentre(Y), filled).astype(vectors.dtype)
-            coordinates, residual = self._projector.project(filled)
-            residual = residual + missing_spe
+            coordinates, residual = self._projector.project(filled)  # again, now without gaps
+            residual = residual + added_spe
         return Projected(
             model=self,
             vectors=filled,
             coordinates=coordinates,
             residual=residual,
-            missing_t2=missing_t2,
+            missing_t2=added_t2,
             past_scores=past_scores,
         )
 

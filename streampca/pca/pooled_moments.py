@@ -61,13 +61,15 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 
 
 def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
-    """Pool two covariances, each about the mean of its state: p (Σ₁ + nδ nδᵀ) + n (Σ₂ + pδ pδᵀ), packed.
+    """Pool the packed covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
 
-    Each pair of entries has its own share n of `added`, the packed `added_shares`, and p = 1 − n. In the brackets, n
-    and p are those of single entries: they turn δ, the mean of `added` less the mean of `before`, into the distances of
-    both means from the pooled mean.
+        (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)
+
+    `added` has its own share n in each pair of entries, the packed `added_shares`. a and b (d,) are the distances of
+    both means from the pooled mean: a = eδ and b = (1 − e)δ, where δ is the mean of `added` less the mean of `before`,
+    and e is the share of `added` in each single entry.
     """
-    entry_shares = take_entry_shares(added_shares, len(mean_difference))
+    entry_shares = take_entry_shares(added_shares, len(mean_difference))  # e
     before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_difference)
     added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_difference)
     return (1 - added_shares) * before_about_new_mean + added_shares * added_about_new_mean
@@ -76,10 +78,11 @@ def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shar
 def _compute_added_shares(before: State, added: State, past_share: float, new_share: float) -> F64 | None:
     """Compute the share of the state `added` in the pooled covariance of each pair of entries, packed.
 
-    `past_share` and `new_share` are the weights of the states, divided by their sum. If each state counts with its
-    whole weight in all pairs, the answer is None: `added` has the share `new_share` in all pairs.
+    `past_share` and `new_share` are the weights of the states, divided by their sum. A state with missing entries
+    counts only with a share of its weight in some pairs. If both states are complete, the answer is None: `added` has
+    the share `new_share` in all pairs.
     """
-    counted_before = _compute_counted_shares(before)
+    counted_before = _compute_counted_shares(before)  # None: the state counts with its whole weight in all pairs
     counted_added = _compute_counted_shares(added)
     if counted_before is None and counted_added is None:
         return None
@@ -93,7 +96,8 @@ def _compute_counted_shares(state: State) -> F64 | None:
     """Compute the share of a state's weight with which each pair of entries counts, packed; None means 1.
 
     A pair counts with the share of the weight for which both entries have been known, but at most with the share of its
-    rarer entry. If the state does not keep Σ, returns the shares of the entries, (d,).
+    rarer entry. If no message shows both, but their covariance was estimated, the pair counts with almost nothing.
+    If the state does not keep Σ, returns the shares of the entries, (d,).
     """
     entry_shares = _compute_counted_shares_of_entries(state)
     if state.known is None and entry_shares.min() >= 1:
@@ -103,7 +107,7 @@ def _compute_counted_shares(state: State) -> F64 | None:
     share_of_rarer_entry = find_smaller_of_each_pair(entry_shares)
     if state.known is None:  # all pairs have always been known
         return share_of_rarer_entry
-    # If no message shows both entries, their covariance is that of filled messages, and hardly counts.
+    # If no message shows both entries, their covariance comes from messages with filled entries, or is still 0.
     has_covariance = state.covariance != 0
     share_if_filled = np.where(has_covariance, _FILLED_SHARE * share_of_rarer_entry, 0.0)
     was_shown_together = state.known > 0
@@ -113,10 +117,10 @@ def _compute_counted_shares(state: State) -> F64 | None:
 def _compute_counted_shares_of_entries(state: State) -> F64:
     """Compute the share of a state's weight with which each entry counts, (d,).
 
-    An entry counts from the first message that shows it, and less if few messages show it, because an entry that a
-    later message lacks is filled in.
+    An entry counts with the share of the weight since the first message that shows it: its known share. An entry that
+    few messages show counts less, because most of its values were filled in by prediction.
     """
-    if state.missing is None:
+    if state.missing is None:  # no message lacks an entry
         return state.known_shares
     shown_shares = 1 - state.missing  # of all messages
     shares_if_rare = np.square(shown_shares / _RARELY_SHOWN_SHARE)  # squared, so that a few messages hardly count

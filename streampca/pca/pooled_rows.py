@@ -48,10 +48,12 @@ class PooledRows(NamedTuple):
     def with_state(self, state: State, past_share: float, new_share: float, weighted_difference: F64) -> "PooledRows":
         """Pool this covariance Σ₁ with Σ₂ of a state: past_share · Σ₁ + new_share · Σ₂ + bbᵀ.
 
-        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. If Σ
-        is RᵀR, p Σ has the rows √p R, and bbᵀ has the row b.
+        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. A
+        covariance is kept as rows R with Σ = RᵀR. So p Σ has the rows √p R, bbᵀ has the row b, and a sum of covariances
+        has the rows of all.
         """
         added = PooledRows.of(state).in_units_of(self.scale)
+        # b in the units of the rows, which are standardised if there is a scale
         mean_row = weighted_difference if self.scale is None else weighted_difference * self.scale
         past_parts = [_ScaledRows(np.sqrt(past_share) * part.factor, part.rows) for part in self.parts]
         new_parts = [_ScaledRows(np.sqrt(new_share) * part.factor, part.rows) for part in added.parts]
@@ -63,8 +65,8 @@ class PooledRows(NamedTuple):
     def in_units_of(self, scale: F64 | None) -> "PooledRows":
         """Convert the covariance of D(v − m) to that of D′(v − m), where D′ is `scale`: a factor D′/D for each entry.
 
-        The variance outside, which all directions share, gets the median of the squared factors. Streams that are not
-        standardised have no D, so nothing changes.
+        `variance_outside` is one number for all directions, so it is multiplied by the median of the squared factors.
+        Streams that are not standardised have no D, so nothing changes.
         """
         if scale is None or self.scale is None:
             return self
@@ -81,31 +83,31 @@ class PooledRows(NamedTuple):
         return np.asarray(add_variance(find_leading_axes(rows, limit), self.variance_outside), np.float64)
 
 
-def find_leading_axes(rows: F64, columns: int) -> F64:
-    """Compute up to `columns` leading axes of the rows (n, d), times their singular values, (d, r).
+def find_leading_axes(rows: F64, most_columns: int) -> F64:
+    """Compute up to `most_columns` leading axes of the rows (n, d), each times its singular value, as columns (d, r).
 
-    The quick decomposition from the products of rows is inaccurate for small singular values. If they are needed, and
-    there are not too many rows, a singular value decomposition replaces it.
+    `decompose_rows` finds eigenvectors of products of the rows, which is quick, but inaccurate for small singular
+    values. If leading axes have small ones, and there are not too many rows, a singular value decomposition is used.
     """
     C = ritz.decompose_rows(
-        rows, ritz.Limits(columns=columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
+        rows, ritz.Limits(columns=most_columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
     )
     full_rank = min(rows.shape)  # the most axes that the rows can have
     variance = np.square(C).sum(axis=0)
-    found_all = len(variance) == min(columns, full_rank)  # `decompose_rows` omits the smallest singular values
+    found_all = len(variance) == min(most_columns, full_rank)  # fewer if singular values were too small for it
     is_accurate = len(variance) > 0 and found_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
     is_too_large_for_svd = full_rank > MOST_SVD_ROWS
     if is_accurate or is_too_large_for_svd:
         return np.asarray(C, np.float64)
-    return _decompose_by_svd(rows, columns)
+    return _decompose_by_svd(rows, most_columns)
 
 
-def _decompose_by_svd(rows: F64, columns: int) -> F64:
-    """Compute up to `columns` leading axes of the rows (n, d) by a singular value decomposition, (d, r)."""
+def _decompose_by_svd(rows: F64, most_columns: int) -> F64:
+    """Compute up to `most_columns` leading axes of the rows (n, d), each times its singular value, as columns."""
     if not min(rows.shape):
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # Twice the limit, so that a column is still longer than the limit after rounding.
+    # The length of a column is its singular value. Rounding must not make it shorter than the smallest one allowed.
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
-    kept_count = int(np.sum(sigma[:columns] > smallest))
+    kept_count = int(np.sum(sigma[:most_columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

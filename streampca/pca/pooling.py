@@ -55,8 +55,8 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        Without Σ, the axes of the state become rows of `_rows`, which are replaced by their leading axes when there are
-        too many. All else is pooled in `_moments`.
+        Means, variances and, if states keep it, Σ are pooled in `_moments`. If states keep no Σ, the columns of their C
+        become rows of `_rows`. When `_rows` has too many rows, they are replaced by their leading axes.
         """
         before = self._moments
         added_weight = state.weight * share
@@ -66,7 +66,7 @@ class PooledCovariance:
         is_first = past_share == 0
         if is_first:
             moments = state
-            self._rows = PooledRows.of(state)
+            self._rows = PooledRows.of(state)  # if the state keeps Σ, only the scale in these rows is used
         else:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
@@ -78,6 +78,7 @@ class PooledCovariance:
             scale=None,
             weight=weight,
             count=before.count + state.count,
+            # the sum of the squared shares of all messages
             concentration=past_share**2 * before.concentration + new_share**2 * state.concentration,
             clipped=before.clipped + state.clipped,
         )
@@ -104,7 +105,8 @@ class PooledCovariance:
         """Return the pooled moments as a state, with the scale and the columns C that they lack.
 
         1. A standardised stream gets the scale that follows from the pooled variances of the entries.
-        2. If Σ is not kept, C gets up to `columns` leading axes of the rows. Otherwise C stays empty.
+        2. If Σ is not kept, C gets up to `columns` leading axes of `_rows`, which has the columns of all pooled states.
+           If Σ is kept, C stays empty: the axes can be computed from Σ.
         """
         state = replace(moments, C=np.zeros((len(moments.mean), 0)))
         is_standardised = self._rows.scale is not None
@@ -117,10 +119,11 @@ class PooledCovariance:
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
-    """Pool the states of groups, each with up to `columns` columns.
+    """Pool the states of groups, each with up to `columns` columns. A group has some of the streams.
 
-    Up to `MOST_SVD_ROWS` rows stay exact. If they were replaced by leading axes, pools of nearly the same groups would
-    also differ by what is left out, and jackknife.py would take this for a sampling error.
+    jackknife.py pools all groups but one, and takes the differences between such pools for sampling errors. If rows
+    were replaced by their leading axes, the pools would also differ by what is left out. So up to `MOST_SVD_ROWS` rows
+    are kept.
     """
     pool = PooledCovariance(columns, most_rows=MOST_SVD_ROWS)
     for group in groups:
@@ -135,6 +138,7 @@ def _complete_covariance(state: State) -> State:
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if a message has shown both entries
-    has_covariance = (known_shares > 0) | (S != 0)  # also one that was learned from messages with filled entries
+    # If no message has shown both entries of a pair, messages with filled entries may still have given it a covariance.
+    has_covariance = (known_shares > 0) | (S != 0)
     completed = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

@@ -39,7 +39,8 @@ class Contributions(NamedTuple):
 def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
     """Fill the missing entries m of each row y (n, d) with their expected values by probabilistic PCA, in place.
 
-    With the axes U, the variances Λ along them, the noise variance σ², Φ = U(Λ − σ²)^½ and the observed entries o:
+    U are the axes (`components`, transposed), Λ the variances along them, σ² the noise variance, and Φ = U(Λ − σ²)^½.
+    Φ_m and Φ_o are the rows of Φ for the missing entries m and the observed entries o:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
 
@@ -52,7 +53,7 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
     U = components.T[:, has_signal].astype(np.float64)
     Phi = U * np.sqrt(signal_variance - sigma2)
     incomplete_rows = np.flatnonzero(np.isnan(centred).any(axis=1))
-    for start in range(0, len(incomplete_rows), _FILLED_ROWS):
+    for start in range(0, len(incomplete_rows), _FILLED_ROWS):  # some rows at a time
         rows = incomplete_rows[start : start + _FILLED_ROWS]
         missing = np.isnan(centred[rows])
         observed = np.where(missing, 0.0, centred[rows])
@@ -79,10 +80,10 @@ def _predict_entries(observed: F64, missing: NDArray[np.bool_], Phi: F64, sigma2
     # A coordinate that the observed entries do not determine is predicted as 0, with the variance 1.
     is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
     Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(these) Bᵀ
-    posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)
+    posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # of σ²Ψ, the covariance of z
     B_transposed = np.swapaxes(B, 1, 2)
-    mean_in_B = Psi_eigenvalues[:, None] * (observed[:, None] @ Phi @ B)  # (b, 1, k): in the basis B
-    expected = (mean_in_B @ B_transposed @ Phi.T)[:, 0]
+    mean_in_B = Psi_eigenvalues[:, None] * (observed[:, None] @ Phi @ B)  # (b, 1, k): ΨΦ_oᵀy_o in the basis B
+    expected = (mean_in_B @ B_transposed @ Phi.T)[:, 0]  # Φ ΨΦ_oᵀy_o
     posterior_covariance = (B * posterior_eigenvalues[:, None]) @ B_transposed
     return expected, posterior_covariance
 
@@ -92,18 +93,22 @@ def _compute_uncertainty(
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    Filled entries m are Φ_m z, with the posterior covariance P (k, k) of a row's coordinates z, plus noise of the
-    variance σ². So their covariance is Cov = σ²I + Φ_m P Φ_mᵀ. Φ is U diag(√(λ − σ²)), with the variances λ along the
-    axes U.
+    `missing` (b, d) says which entries m of a row were filled. They are Φ_m z plus noise of the variance σ², with the
+    coordinates z of the row, whose `posterior_covariance` is P (k, k). So their covariance is
+
+        Cov = σ²I + Φ_m P Φ_mᵀ        Φ = U diag(√(λ − σ²)), with the variances λ along the axes U
 
         T² grows by Σ_i (U_mᵀ Cov U_m)_ii/λ_i        SPE grows by tr Cov − Σ_i (U_mᵀ Cov U_m)_ii
+
+    `np.vecdot(A, B)` is the diagonal of ABᵀ, for each row of the block.
     """
     root = np.sqrt(variance - sigma2)
     U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k)
-    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # σ²U_mᵀU_m, where U_m is Φ_m/root
+    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # diagonal of σ²U_mᵀU_m: U_m is Φ_m/root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # diagonal of U_mᵀ Cov U_m, (b, k)
-    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)  # tr Cov
+    # tr Cov: tr(Φ_m P Φ_mᵀ) = tr(Φ_mᵀΦ_m P), and P is symmetric
+    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)
     added_t2 = (along_axes / variance).sum(axis=1)
     added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
     return added_t2, added_spe

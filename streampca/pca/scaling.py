@@ -32,8 +32,9 @@ def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
 def choose_scale(state: State, V: Array) -> F64:
     """Return the scale D of each entry (1/standard deviation) for the block V (n, d).
 
-    For an entry that was constant so far, D comes from the values of the block that differ from its mean. If the other
-    values counted, one differing value would give a small deviation, and would become large when it is scaled.
+    For an entry that was constant so far, D comes from the values of the block that differ from the mean of the entry.
+    Values equal to the mean are left out: many of them would make the standard deviation small, so that a single
+    differing value would become large when it is scaled.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
     standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
@@ -43,7 +44,7 @@ def choose_scale(state: State, V: Array) -> F64:
     values = V[:, is_constant].astype(np.float64)
     mean = state.mean[is_constant] if state.count else compute_observed_mean(values)
     squares = np.nan_to_num(np.square(values - mean))
-    differing_count = np.maximum((squares > 0).sum(axis=0), 1)
+    differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # values that differ from the mean
     mean_square = squares.sum(axis=0) / differing_count
     scale[is_constant] = compute_scale(variance=mean_square, mean=mean, weight=len(V))
     return scale

@@ -58,23 +58,25 @@ def estimate_spikes(
 ) -> Spikes:
     """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    With the noise variance σ², and γ, the number of directions of noise divided by the weight:
+    Three steps are repeated, because each needs the results of the others:
 
-        λ = σ²(1 + t)(1 + γ/t), so t² − bt + γ = 0 with b = λ/σ² − 1 − γ
+    1. γ is the number of directions that have only noise, divided by the weight.
+    2. The strength t of an axis is the larger solution of λ = σ²(1 + t)(1 + γ/t), where σ² is the noise variance. This
+       is t² − bt + γ = 0 with b = λ/σ² − 1 − γ.
+    3. From t follows the variance of new messages along each axis, and from this the next σ² in all other directions.
 
-    The strength t of an axis is the larger solution. σ² and γ follow from the strengths, so all are computed several
-    times in turn. `noise_of_new_messages` is the last σ².
+    `noise_of_new_messages` is the σ² of the last step 3, and `sigma2` is the σ² from which the last t was computed.
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
-        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)
+        gamma = (dimensions - axes_above_noise) / max(weight, 1.0)  # 1.
         smallest_b = 2 * np.sqrt(gamma)  # of an axis that fits only noise: a smaller b has no real solution
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
-        t = (b + root) / 2
+        t = (b + root) / 2  # 2.
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
-        sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
+        sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)  # 3.
         axes_above_noise = int((b > smallest_b).sum())
     return spikes._replace(noise_of_new_messages=sigma2)
 

@@ -52,9 +52,10 @@ class State:
 
     @cached_property
     def known_shares(self) -> F64:
-        """The share of the weight for which each entry has been known, (d,): since the first message that shows it.
+        """The share of the weight since the first message that shows an entry, for each entry, (d,).
 
-        `known` holds these shares, or also those of all pairs of entries. Before the first message, all are 0.
+        From this message on, the entry is known. `known` holds these shares, or, packed, those of all pairs of entries.
+        Before the first message, all are 0.
         """
         d = len(self.mean)
         if self.known is None:  # every entry has always been known
@@ -83,7 +84,7 @@ class State:
         if directions_outside <= 0 or not self.rank:
             return 0.0
         mean = (self.total_variance - float(self.variance.sum())) / directions_outside
-        smallest_inside = self.variance[-1]  # C has the axes with the most variance, so there is no more outside
+        smallest_inside = self.variance[-1]  # C has the axes with the most variance: no direction outside has more
         return float(np.clip(mean, 0.0, smallest_inside))
 
     def split_covariance(self) -> tuple[Array, float]:

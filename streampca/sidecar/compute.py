@@ -36,7 +36,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     """Return the coordinates of vectors, their squared distances, and the scores that the request asks for."""
     projected = _project_request(published, request, limits)
     coordinates = projected.in_basis(request.basis)
-    _check_finite("vectors", coordinates, projected.residual)
+    _check_finite(coordinates, projected.residual, row_field="vectors")
     answer_fields = {"coordinates": coordinates, "residual": projected.residual}
     if request.fields:
         for name, values in _compute_scores(projected).items():
@@ -64,8 +64,8 @@ def _compute_contributions(
     """
     names = published.names
     _limit_contributions(count, len(projected.vectors), names, limits)
-    dimensions_of_scores, contributions = projected.contributions(count)
-    t2_dimensions, spe_dimensions = dimensions_of_scores
+    t2_and_spe_dimensions, contributions = projected.contributions(count)
+    t2_dimensions, spe_dimensions = t2_and_spe_dimensions
     fields: dict[str, Any] = {}
     for score_name, dimensions, values in (
         ("t2", t2_dimensions, contributions.t2),
@@ -84,11 +84,11 @@ def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | N
     Eight letters of a name count as a number.
     """
     longest_name = max(len(name) for name in names) if names else 0
-    # For each score, an answer has a dimension, its contribution, and its name.
-    numbers_for_both_scores = 4 + (2 * longest_name) // 8
-    numbers_per_contribution = numbers_for_both_scores * vector_count
-    if count * numbers_per_contribution > limits.numbers:
-        allowed = limits.numbers // numbers_per_contribution
+    # A contribution takes two numbers (the dimension and the contribution) and a name, for T² and for SPE.
+    numbers_per_vector = 4 + (2 * longest_name) // 8
+    numbers_if_count_is_1 = numbers_per_vector * vector_count
+    if count * numbers_if_count_is_1 > limits.numbers:
+        allowed = limits.numbers // numbers_if_count_is_1
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
 
 
@@ -132,7 +132,7 @@ def _compute_scores(projected: Projected) -> dict[str, Any]:
 
     Raises `RequestError` if a score exceeds float64.
     """
-    _check_finite("vectors", *projected.scores)
+    _check_finite(*projected.scores, row_field="vectors")
     p_values = projected.p_values
     fields: dict[str, Any] = projected.scores._asdict()
     fields["p"] = p_values.score if p_values else None
@@ -148,9 +148,9 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         _require_one_row_field(request)
         return _reconstruct_coordinates(published, request.coordinates, request.basis, limits)
     projected = _project_request(published, request, limits)
-    reconstructed = reconstruct_projected(projected)  # finite, or it raises
+    reconstructed = reconstruct_projected(projected)  # raises if a number is not finite
     squared_error = projected.residual
-    _check_finite("vectors", squared_error)
+    _check_finite(squared_error, row_field="vectors")
     fields = {"vectors": reconstructed, "squared_error": squared_error}
     return _build_answer(published, fields, vector_count=len(projected.vectors))
 
@@ -163,7 +163,7 @@ def _reconstruct_coordinates(published: PublishedModel, rows: Array, basis: Basi
         max_rows = limits.numbers // model.dimensions
         raise too_large(f"the answer to {len(coordinates)} rows is too long: send at most {max_rows}", "numbers")
     vectors = model.reconstruct(coordinates, basis)
-    _check_finite("coordinates", vectors)
+    _check_finite(vectors, row_field="coordinates")
     return _build_answer(published, {"vectors": vectors}, vector_count=len(coordinates))
 
 
@@ -171,12 +171,12 @@ def _reconstruct_coordinates(published: PublishedModel, rows: Array, basis: Basi
 def reconstruct_projected(projected: Projected) -> Array:
     """Reconstruct vectors (n, d) from their coordinates. Raises `RequestError` if they exceed float64."""
     vectors = projected.model.reconstruct(projected.coordinates)
-    _check_finite("vectors", vectors)
+    _check_finite(vectors, row_field="vectors")
     return vectors
 
 
-def _check_finite(row_field: str, *results: Array) -> None:
-    """If a result of a row is not finite, raise `RequestError`, which names the first such row.
+def _check_finite(*results: Array, row_field: str) -> None:
+    """If a result of a row is not finite, raise `RequestError`, which names the first such row of the request.
 
     `row_field` is the field of the request that holds the rows.
     """

@@ -123,9 +123,11 @@ class Engine:
             if run_on_loop_if_quick and self._is_quick(raw):
                 return process()
             return await self.run_in_thread(process)
-        except NotLoadedError as error:  # load the model, and process the request again below
-            loaded = await self.find(error.version)
-        # The request is parsed again: parsed numbers would take much memory during the load.
+        except NotLoadedError as error:
+            version = error.version
+        # The parsed numbers were dropped with the error: they would take much memory while the model is loaded. So the
+        # request is parsed again.
+        loaded = await self.find(version)
         return await self.run_in_thread(partial(process, loaded))
 
     def _process(

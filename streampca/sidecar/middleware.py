@@ -92,7 +92,8 @@ class OuterMiddleware:
         try:
             await self._check_request(scope, headers, answer)
             await self._app(scope, receive, answer.send)
-        except _UnreadAnswerError:  # the client reads too slowly: without the rest, the server closes the connection
+        except _UnreadAnswerError:
+            # The client reads too slowly. The answer stays unfinished, so the server closes the connection.
             self._metrics.limits["read_time"].inc()
         except Exception as error:
             has_begun_to_answer = answer.status is not None

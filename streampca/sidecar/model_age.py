@@ -12,8 +12,9 @@ from streampca.fold.model_file import PublishedModel
 from streampca.fold.partitions import is_backfill
 from streampca.stores.process_status import SILENT_AFTER_S, ProcessStatus, ProcessStatuses
 
-_READ_EVERY_S = 9.0  # each request to a bucket costs money
-_READ_BEFORE_S = 30.0  # before the model is too old: only a second reading shows whether a report has changed
+_READ_REPORTS_EVERY_S = 9.0  # each request to a bucket costs money
+# Reports are read from this time before the model is too old: only a second reading shows whether a report has changed.
+_NEARLY_TOO_OLD_S = 30.0
 
 
 class ModelAge:
@@ -29,15 +30,15 @@ class ModelAge:
         # When workers last reported that the newest model has every record.
         self._confirmed_at = -math.inf
 
-    def confirm_if_complete(self, newest: PublishedModel, age_s: float) -> None:
+    def confirm_if_every_record_is_learned(self, newest: PublishedModel, age_s: float) -> None:
         """If the newest model will soon be too old, find out from workers whether it has learned every record.
 
-        A model that workers have just confirmed does not count as too old. Raises `StoreError`.
+        If it has, it is confirmed for now: `explain_too_old` does not count it as too old. Raises `StoreError`.
         """
         now = self._clock()
-        is_nearly_too_old = age_s >= self._max_age_s - _READ_BEFORE_S
-        were_just_read = now < self._reports_read_at + _READ_EVERY_S
-        if not is_nearly_too_old or were_just_read:
+        is_nearly_too_old = age_s >= self._max_age_s - _NEARLY_TOO_OLD_S
+        reports_were_just_read = now < self._reports_read_at + _READ_REPORTS_EVERY_S
+        if not is_nearly_too_old or reports_were_just_read:
             return
         self._reports_read_at = now
         if _has_learned_every_record(newest, self._read_reports_of_running_workers()):

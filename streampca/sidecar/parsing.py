@@ -42,15 +42,16 @@ def parse(raw: RawRequest, limits: Limits, schema: type[Schema], query: type[Bas
     if raw.media_type == OCTET_STREAM:
         example = next(iter(RAW_TYPES))
         raise RequestError(
-            Problem.UNSUPPORTED_TYPE, f"{OCTET_STREAM} does not say which numbers: send Content-Type: {example}"
+            Problem.UNSUPPORTED_TYPE, f"{OCTET_STREAM} does not say the type of numbers: send Content-Type: {example}"
         )
     check_names("parameter", raw.query, query.model_fields)
     parameters = validate(query, raw.query).model_dump(exclude_unset=True) if raw.query else {}
-    stated_field = parameters.pop("of", None)  # ?of=vectors or ?of=coordinates: what the rows of the body are
-    if raw.media_type in BINARY_TYPES:
+    # The query parameter `of` states which field the rows of the body belong to: "vectors" or "coordinates".
+    stated_field = parameters.pop("of", None)
+    if raw.media_type in BINARY_TYPES:  # the body holds only rows of numbers
         row_field = _find_row_field(schema, stated_field)
         return validate(schema, parameters | {row_field: _parse_binary(raw, row_field)})
-    raw.require_json(also_supported=BINARY_TYPES)
+    raw.require_json(also_named_in_error=BINARY_TYPES)
     content = parse_json_object(raw.body, limits)
     check_names("field", content, schema.model_fields)
     if stated_field is not None:
@@ -226,9 +227,10 @@ def _pack_row(packer: NumberPacker, row: Any, label: str) -> bytes:
     try:
         return packer.pack(row, label_template=label + "[{}]")
     except VectorError as error:
-        if error.reason == "wrong_length":  # for example "vectors[3] has 5 numbers, not 4 as the rows before it: …"
-            raise invalid(f"{label} has {error} as the rows before it: all need the model's dimensions") from None
-        raise invalid(str(error)) from None
+        if error.reason == "wrong_length":
+            counts = str(error)  # such as "5 numbers, not 4"
+            raise invalid(f"{label} has {counts} as the rows before it: all need the model's dimensions") from None
+        raise invalid(str(error)) from None  # it begins with the label of the wrong entry
 
 
 def _parse_binary(raw: RawRequest, name: str) -> Array:
@@ -318,18 +320,18 @@ def _refuse_wrong_rows(
     if wrong_entry is not None:
         i, j = wrong_entry
         is_missing = bool(np.isnan(with_nan[i, j]))
-        wrong_value = _describe_wrong_value(as_given[i, j], is_missing=is_missing)
+        refused_entry = _describe_refused_entry(as_given[i, j], is_missing=is_missing)
         column = j if names is None else repr(names[j])
-        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {wrong_value}")
+        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {refused_entry}")
     is_empty = np.isnan(with_nan).all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())
         raise invalid(f"{name}[{first_empty}] has no number")
 
 
-def _describe_wrong_value(value: np.floating[Any], *, is_missing: bool) -> str:
-    """Return, for an error, a value that is infinite, or one that means "missing" where no entry may be missing."""
+def _describe_refused_entry(entry: np.floating[Any], *, is_missing: bool) -> str:
+    """Describe an entry in an error: it is infinite, or it is missing although the model allows no missing entries."""
     if not is_missing:
-        return str(value)
-    kind = "null or NaN" if np.isnan(value) else f"{value}, one of missing_values"
+        return str(entry)
+    kind = "null or NaN" if np.isnan(entry) else f"{entry}, one of missing_values"
     return f"{kind} (this model was learned with missing=refuse)"

@@ -118,11 +118,11 @@ def _describe_most_unusual(
     """Describe the vectors with the highest scores by the dimensions that contribute most to SPE."""
     score = projected.scores.score
     p = projected.p
-    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]
-    dimensions_of_scores, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
-    _t2_dimensions, spe_dimensions = dimensions_of_scores
+    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # indices among all vectors
+    t2_and_spe_dimensions, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
+    _t2_dimensions, spe_dimensions = t2_and_spe_dimensions
     described = []
-    for rank, i in enumerate(most_unusual):  # i: the index of the vector among all
+    for rank, i in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
         spe = float(projected.residual[i])  # the residual of a vector is its SPE
         divisor = spe or 1.0  # if the SPE is 0, all contributions are 0

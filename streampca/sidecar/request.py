@@ -63,10 +63,10 @@ class RawRequest:
             )
         return int(length)
 
-    def require_json(self, also_supported: Iterable[str] = ()) -> None:
-        """Raise `RequestError` unless the media type is JSON. Its text also names `also_supported`."""
+    def require_json(self, also_named_in_error: Iterable[str] = ()) -> None:
+        """Raise `RequestError` unless the media type is JSON. The error names JSON and the other supported types."""
         if self.media_type not in _JSON_TYPES and not self.media_type.endswith("+json"):
-            supported = ", ".join(["application/json", *also_supported])
+            supported = ", ".join(["application/json", *also_named_in_error])
             raise RequestError(
                 Problem.UNSUPPORTED_TYPE, f"Content-Type {self.media_type[:80]} is not read here: send {supported}"
             )

@@ -83,30 +83,34 @@ class ServedModels:
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pins and the age of the newest model. `models` does not list the store again."""
+        """Refresh the pins, and check whether the newest model is too old.
+
+        `models` has the listing of the store that the cache has just made, so the store is not listed again.
+        """
         newest = self.cache.current
         if newest is not None:
             self._refresh_pins(newest, models)
-            self._age.confirm_if_complete(newest, age_s=self._clock() - self.cache.current_since)
+            self._age.confirm_if_every_record_is_learned(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
-        """Read the pins if they may have changed.
+        """Read the pins if they may have changed, and compute the drifts again if they may have changed.
 
-        Compute the drifts again if the pins or the newest model have changed, or a pinned model had no drift.
+        A drift is how far the newest model has moved from a pinned model.
         """
         pins = Pins(models.store, models.topic)
         names = pins.names()  # without reading files
-        are_drifts_of_newest = newest is self.compared_model
-        # A pin may move without a change of the names.
-        are_pins_current = names == self._pin_names and self._clock() < self._next_read_of_pins_at
-        if are_drifts_of_newest and are_pins_current:
+        is_newest_compared = newest is self.compared_model
+        # A pin may move without a change of the names, so the pins are also read again after some seconds.
+        may_pins_have_changed = names != self._pin_names or self._clock() >= self._next_read_of_pins_at
+        if is_newest_compared and not may_pins_have_changed:
             return
         earlier_pins = self.pins
         self.pins = pins.all() if names else {}  # reads a file for each pin
         self.cache.pinned = frozenset(self.pins.values())
+        have_pins_changed = self.pins != earlier_pins
         lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
-        if not are_drifts_of_newest or self.pins != earlier_pins or lacks_drift:
-            self.compared_model = None  # after an error, the next poll computes the drifts again
+        if not is_newest_compared or have_pins_changed or lacks_drift:
+            self.compared_model = None  # if an error follows, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
         self._pin_names = names

@@ -92,9 +92,9 @@ class BrokerErrors:
     def explain(self, code: int | None, text: str, *, lacks_key: bool = False) -> SourceError:
         """Return the error for a code of Kafka's protocol, with a remedy.
 
-        `text` is what the client says. `lacks_key` says whether a refused record has no key.
+        `text` is what the client says. `lacks_key` says whether any of the refused records has no key.
         """
-        # If each refused record has a key, brokers mean a wrong timestamp by the code NO_KEY.
+        # Brokers use NO_KEY for a missing key and for a wrong timestamp. Without a missing key, the timestamp is wrong.
         if code == NO_KEY and lacks_key:
             return SourceError(self._fill_in(_MISSING_KEY, text))
         for explanation in _EXPLANATIONS:

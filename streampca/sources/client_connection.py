@@ -36,12 +36,13 @@ class ClientConnection(ABC):
         self._settings = settings
         self._servers = settings.bootstrap_servers
         self._topic = topic
-        self._last_description = TopicDescription(id="", in_sync={})
+        self._last_description = TopicDescription(id="", in_sync={})  # until a broker has described the topic
         self._away_since: float | None = None  # by time.monotonic; None while a broker answers
-        # Without its digits: a cause that differs only in a port or a duration is not logged again. None: no outage is
-        # logged.
+        # The cause of the current outage that was logged last; None if none was logged yet. Its digits are removed, so
+        # that a cause with another port or duration is not a new cause.
         self._logged_cause: str | None = None
-        self._logged_at = 0.0  # by time.monotonic
+        self._logged_at = 0.0  # when the cause was logged, by time.monotonic
+        # Files that only a new process reads again, if they are replaced.
         files_read_once = [settings.config_file]
         if not self.reads_certificates_again:
             files_read_once += [settings.ssl_cafile, settings.ssl_certfile, settings.ssl_keyfile]

@@ -71,11 +71,12 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self._produce(ProducedRecord(record.value, record.key, headers, partition=None))
 
-    def _replace_refused_time(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
+    def _replace_refused_timestamp(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
         """Return a refused dead letter with the timestamp of its rejected record, to be sent again.
 
         A dead letter is first sent with the time of sending. If this machine's clock differs from the brokers', they
-        refuse it. Return None if the error `code` of the brokers has another cause, or sending again cannot help.
+        refuse this timestamp. Return None if the error `code` of the brokers has another cause, or sending again cannot
+        help.
         """
         is_time_refused = code in INVALID_RECORD_CODES
         was_replaced_before = letter.time_ms is not None
@@ -99,7 +100,8 @@ class ClientProducer(DeadLetters, ABC):
     def flush(self, timeout_s: float) -> None:
         """Wait until brokers have acknowledged all records.
 
-        Raises `TimeoutError` if they have not in time, and `SourceError` if a record is refused or the topic is lost.
+        Raises `TimeoutError` after `timeout_s`, and `SourceError` if a record or the login is refused, or if the topic
+        was deleted.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -111,7 +113,7 @@ class ClientProducer(DeadLetters, ABC):
             if left_s == 0:
                 break
         self._raise_if_topic_is_lost()
-        # The worker shows this text. `streampca produce`, whose records are not dead letters, replaces it.
+        # A member shows this text about its dead letters. `streampca produce` catches the error and raises its own.
         raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")
 
     def _raise_if_topic_is_lost(self) -> None:

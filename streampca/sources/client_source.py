@@ -40,7 +40,7 @@ class ClientSource(Source, ABC):
         self._rebalances: list[Assigned | Revoked | Lost] = []  # events that `poll` has not returned yet
         self._assigned: frozenset[int] = frozenset()  # as of the last event that `poll` has returned
         self._positions = ReadPositions()
-        # Notices partitions that stand still before their end because a transaction is open.
+        # Finds partitions whose reading stands still before their end because a transaction is open.
         self._standstills = StandstillSearch(self._find_committed_ends)
 
     @abstractmethod
@@ -102,7 +102,8 @@ class ClientSource(Source, ABC):
         if self._rebalances:
             return [self._take_rebalance_event()]
         records_events = self._make_records_events(fetched)
-        if not records_events:  # perhaps an open transaction blocks a partition
+        if not records_events:
+            # Perhaps an open transaction blocks a partition: note since when each position has stood still.
             is_connected = self._connection.connected
             self._standstills.update(self._positions.by_partition, time.time(), is_connected=is_connected)
         return [*self._check_out_of_range(), *records_events]
@@ -174,41 +175,42 @@ class ClientSource(Source, ABC):
         return records_events
 
     def _take_rebalance_event(self) -> Event:
-        """Return the next event of a rebalance, and read no partition until the caller seeks."""
+        """Return the next event of a rebalance. Afterwards, no partition is read until the caller seeks."""
         event = self._rebalances.pop(0)
         self._connection.last_failure = ""  # a rebalance shows that brokers answer again
-        self._positions = ReadPositions()
+        self._positions = ReadPositions()  # empty: no records are returned until the caller seeks
         if isinstance(event, Assigned):
-            self._assigned = event.partitions  # all partitions of this member: it has given up those it had before
-            self.membership = self._prepare_assigned(event.partitions)
+            self._assigned = event.partitions  # all partitions of this member, which has given up its earlier ones
+            self.membership = self._prepare_assigned(event.partitions)  # returns the group's metadata
         else:
             self._assigned = frozenset()
             self.membership = None
         return event
 
     def _check_out_of_range(self) -> list[Event]:
-        """Handle each position that a broker did not find: seek to it once more, or return an event `OutOfRange`."""
+        """Handle each position that a broker did not find: seek again if that may help, else return an `OutOfRange`."""
         events: list[Event] = []
         for partition, position in list(self._positions.out_of_range.items()):
             offset_range = self._find_offset_range(partition)
             if offset_range is None:
                 continue  # no broker answers; a later poll asks again
             earliest, end = offset_range
-            if position == EARLIEST:
-                # The client asked for the earliest record, and retention deleted this record before it was fetched.
-                self.seek({partition: None})
-                continue
             log_holds_position = earliest <= position <= end
-            last = self._positions.records_to_compare.get(partition)
-            if log_holds_position and last is not None:
-                # The broker may lag behind for a moment, or the log was truncated. Comparing the last record will tell.
-                self._seek_again(partition, position, last, earliest)
-                continue
-            # If the log holds the position now, the log was truncated and has grown again. Then it holds another record
-            # at the offset of the last record that was read.
-            diverged = position - 1 if log_holds_position else None
-            self._positions.stop(partition)
-            events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
+            # The last record before the position. None if it is unknown, or if the log was found to be truncated.
+            last_to_compare = self._positions.records_to_compare.get(partition)
+            if position == EARLIEST:
+                # The earliest record was deleted before the client fetched it: seek to the record that is earliest now.
+                self.seek({partition: None})
+            elif log_holds_position and last_to_compare is not None:
+                # A broker has lagged behind for a moment, or the log was truncated and has grown again. After the seek,
+                # the last record is compared with the log, which tells the two cases apart.
+                self._seek_again(partition, position, last_to_compare, earliest)
+            else:
+                # A log that holds the position now counts as truncated and grown again. Then the record before the
+                # position is another record than the one that was read.
+                diverged = position - 1 if log_holds_position else None
+                self._positions.stop(partition)
+                events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events
 
     def _seek_again(self, partition: int, position: int, last: LastRecord, earliest: int) -> None:

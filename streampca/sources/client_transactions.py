@@ -57,8 +57,8 @@ class Failure(NamedTuple):
 class ClientTransactions(Transactions, ABC):
     """See `streampca.sources.base.Transactions`."""
 
-    begin_s = 5.0  # time limits
-    commit_s = 10.0
+    begin_s = 5.0  # time limit for starting a producer
+    commit_s = 10.0  # time limit of a commit
     admin_class: type[Any]  # the client's `Admin`
     client_error: type[Exception]  # what the client raises
     # The producer fills a batch up to this size, and sends a larger record alone in a batch. Brokers refuse batches as
@@ -87,8 +87,8 @@ class ClientTransactions(Transactions, ABC):
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
-        # When brokers refuse a batch as too large, the next producer sends smaller batches. From then on, each record
-        # is measured: if it is refused, its size tells whether it was alone in its batch.
+        # When brokers refuse a batch as too large, the next producer sends smaller batches, and measures each record: a
+        # refused record that is larger than a batch was alone in its batch, so the record is too large.
         self._batch_bytes_of_next_producer = self.batch_bytes
         self._must_measure_records = False
         for topic in topics:
@@ -228,25 +228,26 @@ class ClientTransactions(Transactions, ABC):
     def _find_permanent_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
         """Return the error of a failure if no retry of the same records can succeed; None if a retry may help.
 
-        After a `RecordRefusedError`, a retry can succeed if the record is changed or left out.
+        A `RecordRefusedError` is returned if a retry may succeed after the refused record is changed or left out.
         """
         code, text = self._code_and_text(failure.error)
-        lacks_key = self._is_record_without_key_refused(failure)
-        error = BrokerErrors(self._settings, failure.topic).explain(code, text, lacks_key=lacks_key)
+        is_any_key_missing = self._is_any_key_missing(failure)
+        error = BrokerErrors(self._settings, failure.topic).explain(code, text, lacks_key=is_any_key_missing)
         if code in _PERMANENT_CODES:
             return error
         if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0  # the topic's limits may have changed
+            self._reread_configs_at = 0.0  # read the limits of the topic again now: they may have changed
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
-            # Brokers use the code NO_KEY also for wrong timestamps, but only a compacted topic needs keys.
-            is_needed_key_missing = code == NO_KEY and lacks_key and self._is_compacted(failure.topic)
-            return error if is_needed_key_missing else RecordRefusedError(str(error), code)
+            # Either a compacted topic refuses a record without a key, or a timestamp is refused. A retry can replace
+            # the timestamp, but not add a key.
+            is_missing_key_the_cause = code == NO_KEY and is_any_key_missing and self._is_compacted(failure.topic)
+            return error if is_missing_key_the_cause else RecordRefusedError(str(error), code)
         return None
 
-    def _is_record_without_key_refused(self, failure: Failure) -> bool:
-        """Return whether this record, or another that failed for the same topic, has no key.
+    def _is_any_key_missing(self, failure: Failure) -> bool:
+        """Return whether the record of this failure, or of another failure for the same topic, has no key.
 
         A record without a key makes brokers refuse all records of its request, also those with keys.
         """

@@ -42,7 +42,7 @@ class ReplayProducer:
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
         """End the open transaction of any other replay. `topic` is where the rejected records are sent again."""
-        # Longer than the time limits of a member, for which `transactions` are made.
+        # `transactions` has the time limits of a member. A replay waits longer to start a producer and to commit.
         transactions.begin_s = _REPLAY_TIMEOUT_S / 2
         transactions.commit_s = _REPLAY_TIMEOUT_S
         transactions.recover()  # ends the transaction that another replay has left open
@@ -121,9 +121,9 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
 
 
 def require_letters_kept(settings: KafkaSettings, topic: str) -> bool:
-    """Raise `SourceError` if a dead-letter topic is compacted.
+    """Raise `SourceError` if a dead-letter topic is compacted, since it would lose letters.
 
-    Return False if this is unknown, because the user lacks the right DescribeConfigs.
+    Return False if its cleanup policy is unknown, because the user lacks the right DescribeConfigs; otherwise True.
     """
     with closing(create_admin(settings, topic)) as admin:
         configs = admin.topic_configs()
@@ -144,16 +144,16 @@ def create_client(settings: ConsumerSettings) -> Source:
 def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
     """Ask brokers whether each partition of a topic has enough replicas in sync; return False if no broker answers.
 
-    If a save `waits_for` "dead letters", the dead-letter topic is checked. If it waits for anything else, such as
-    "topic", the topic that the member reads is checked.
+    `waits_for` says what a save waits for. If it is "dead letters", the dead-letter topic is checked; if it is anything
+    else, such as "topic", the topic that the member reads.
     """
-    topic = settings.topic
+    topic_to_check = settings.topic
     if waits_for == "dead letters" and settings.dead_letter_topic:
-        topic = settings.dead_letter_topic
-    with suppress(StreampcaError), closing(create_admin(settings, topic)) as admin:
-        replicas_in_sync = admin.require_topic().in_sync.values()
-        needed = int(admin.topic_configs().get("min.insync.replicas", 1))
-        return min(replicas_in_sync) >= needed
+        topic_to_check = settings.dead_letter_topic
+    with suppress(StreampcaError), closing(create_admin(settings, topic_to_check)) as admin:
+        in_sync_counts = admin.require_topic().in_sync.values()  # for each partition, its number of replicas in sync
+        needed_count = int(admin.topic_configs().get("min.insync.replicas", 1))
+        return min(in_sync_counts) >= needed_count
     return False
 
 
@@ -165,9 +165,9 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
 
 
 def _without_group(settings: KafkaSettings, topic: str) -> ConsumerSettings:
-    """Return the settings of a consumer that reads a topic with the same connection, and is in no group.
+    """Return the settings of a consumer that reads a topic with the same connection, and is not in a group.
 
-    A subclass of `ConsumerSettings` names the group. The class itself has no field for it.
+    Only subclasses of `ConsumerSettings` name a group. The result is of `ConsumerSettings` itself, so it names none.
     """
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}
     return ConsumerSettings.model_construct(**fields)

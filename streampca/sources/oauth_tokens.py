@@ -41,25 +41,29 @@ class OAuthTokens:
         self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        # A client may still log in with a token that was replaced. Its expiry tells whether this explains a refusal.
-        self._replaced_token_expiries: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
+        # Until when clients may have used each replaced token. Shortly after, brokers may refuse a client that has not
+        # taken the new token yet.
+        self._replaced_tokens_used_until: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether brokers may refuse a client because its token has expired. Then a later login may succeed.
+        """Whether brokers may refuse a client because its token has expired. Then a login with a later token may help.
 
-        For `_CLIENTS_KEEP_OLD_TOKEN_S`, a client may use a token that has expired, or that could not be renewed.
+        A client takes a new token some seconds late, so it may still use an expired token when the newest is valid.
         """
         now = time.time()
         is_newest_expired = self._token != "" and now >= self._expiry
         if is_newest_expired:
+            # A later token will come, unless the endpoint refuses the login.
             is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-            return not is_login_refused  # if the endpoint refuses the login, no later token will come
-        has_renewal_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
+            return not is_login_refused
+        # If the last request for a token has failed, a client may still use the token that it had before.
+        has_request_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
+        # A client that has not taken the new token yet may use a replaced token that has just expired.
         has_replaced_token_just_expired = any(
-            0 <= now - expiry < _CLIENTS_KEEP_OLD_TOKEN_S for expiry in self._replaced_token_expiries
+            0 <= now - used_until < _CLIENTS_KEEP_OLD_TOKEN_S for used_until in self._replaced_tokens_used_until
         )
-        return has_renewal_just_failed or has_replaced_token_just_expired
+        return has_request_just_failed or has_replaced_token_just_expired
 
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
@@ -94,8 +98,9 @@ class OAuthTokens:
             self._next_request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # If the old token has expired already, clients had no other until now.
-            self._replaced_token_expiries.append(max(self._expiry, now))
+            # Clients use the old token until it expires. If it has expired already, they had no other token until now.
+            old_token_used_until = max(self._expiry, now)
+            self._replaced_tokens_used_until.append(old_token_used_until)
         self._token = token
         self._expiry = expiry
         self._failure = None

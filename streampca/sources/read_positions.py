@@ -28,10 +28,12 @@ class ReadPositions:
     """The positions of the partitions that are being read. The module's docstring says why records are compared."""
 
     def __init__(self) -> None:
+        # By partition that is being read, the position and the end of the partition.
         self.by_partition: dict[int, Reached] = {}
         # By partition, the last record before the position; None if it is unknown.
         self._last_records: dict[int, LastRecord | None] = {}
-        # By partition, the last record if it must still be compared with the log. Nothing else is read before.
+        # By partition, the last record before the position if it must still be compared with the log. Until it was
+        # compared, no further records of the partition are returned.
         self.records_to_compare: dict[int, LastRecord] = {}
         # By partition, the position at which reading has stopped, since a broker did not find it.
         self.out_of_range: dict[int, int] = {}
@@ -81,13 +83,14 @@ class ReadPositions:
         """Move a partition's position past new records, and return the event for them.
 
         Return None if nothing is new. If the last record before the position must be compared with the log, also return
-        None until the log is found to hold it: the records of a truncated log do not follow those that were read.
+        None until the comparison is made: if the log was truncated, its records do not follow those that were read.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:
             may_read_on = self._compare_last_record(partition, records, fetched)
             if not may_read_on:
                 return None
+            # Leave out the last record, which was fetched again only to be compared.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after = _advance(before, records, fetched)

@@ -42,8 +42,9 @@ class TimestampLimits(NamedTuple):
 _ANY_TIMESTAMP = TimestampLimits(before_ms=_NO_LIMIT_MS, after_ms=_NO_LIMIT_MS)
 _LAST_HOUR = TimestampLimits(before_ms=3_600_000, after_ms=0)
 _NO_TIMESTAMP = TimestampLimits(before_ms=-1, after_ms=0)  # from 1 ms after now to now: no timestamp lies between them
-# The limits of each try, besides the topic's. A last try after these replaces no timestamp.
-_LIMITS_OF_TRIES = (_ANY_TIMESTAMP, _LAST_HOUR, _NO_TIMESTAMP)
+# By the number of failed tries: which timestamps the next try keeps, if the topic's limits allow them, too. After these
+# tries, a last try replaces no timestamp.
+_TIMESTAMP_LIMITS_BY_TRY = (_ANY_TIMESTAMP, _LAST_HOUR, _NO_TIMESTAMP)
 
 
 def read_timestamp_limits(configs: Mapping[str, str]) -> TimestampLimits:
@@ -96,7 +97,7 @@ class TimestampReplacer:
         `timestamps`, an optimisation, holds the timestamps of these records, and perhaps of more records. If all are
         kept, no single record is looked at.
         """
-        is_last_try = self._failed_tries == len(_LIMITS_OF_TRIES)
+        is_last_try = self._failed_tries == len(_TIMESTAMP_LIMITS_BY_TRY)
         if is_last_try:
             return [_restore_timestamp(record) for record in records], 0
         limits = self._find_limits()
@@ -120,7 +121,7 @@ class TimestampReplacer:
         limits, since the limits of the topic may be unknown.
         """
         of_topic = read_timestamp_limits(self._transactions.topic_configs())
-        of_try = _LIMITS_OF_TRIES[self._failed_tries]
+        of_try = _TIMESTAMP_LIMITS_BY_TRY[self._failed_tries]
         return TimestampLimits(
             before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
@@ -143,13 +144,13 @@ class TimestampReplacer:
     def begin_next_try(self, error: RecordRefusedError) -> None:
         """Count the try in which a broker has refused a record, so that `replace` then replaces more timestamps.
 
-        Raises `SourceError` if no further try helps.
+        Raises `SourceError` if no further try helps: a timestamp is not the cause, or the last try has failed.
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
-        was_last_try = self._failed_tries > len(_LIMITS_OF_TRIES)
+        was_last_try = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it has kept all original timestamps
         if not is_timestamp_refused or was_last_try:
-            raise SourceError(str(error)) from None
+            raise SourceError(str(error)) from None  # the caller handles `error`, which says the same
 
 
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:

@@ -35,24 +35,24 @@ def create_writer(
     topic: str,
     layout: Layout,
     *,
-    registers: bool = True,
+    must_register: bool = True,
 ) -> Writer:
     """Create the writer of a topic's values, and register their schema, if they have one.
 
-    With `registers=False`, only check that the registry would accept the schema. The values that the writer then makes
-    lack the schema's id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
+    With `must_register=False`, only check that the registry would accept the schema. The values that the writer then
+    makes lack the schema's id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
     schema = schema_of(format, layout)
     schema_prefix = b""  # the first bytes of each value, which hold the schema's id
     if schema is not None:
-        schema_prefix = _register(settings, f"{topic}-value", schema, registers=registers)
+        schema_prefix = _register(settings, f"{topic}-value", schema, must_register=must_register)
     return writer_of(format, layout.enclosing_names, schema_prefix)
 
 
-def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, registers: bool) -> bytes:
+def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, must_register: bool) -> bytes:
     """Register a schema, and return the schema prefix: the first bytes of each value, which hold the schema's id.
 
-    With `registers=False`, only check that the registry accepts the schema, and return b"".
+    With `must_register=False`, only check that the registry accepts the schema, and return b"".
     """
     try:
         with closing(SchemaRegistry(settings)) as registry:
@@ -61,7 +61,10 @@ def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, r
                     f"the schema of these outputs is not compatible with those of {subject} at "
                     f"{settings.schema_registry_url}: write to another topic, or relax its compatibility"
                 )
-            return frame_of(registry.register(subject, schema)) if registers else b""
+            if not must_register:
+                return b""
+            schema_id = registry.register(subject, schema)
+            return frame_of(schema_id)  # the schema prefix
     except (_BadRequestError, KeyError) as error:
         raise SourceError(str(error)) from None
     except TimeoutError as error:
@@ -143,14 +146,16 @@ class SchemaRegistry:
     def register(self, subject: str, schema: WriterSchema) -> int:
         """Register a schema under the subject, unless it is registered there, and return its id.
 
-        Raises `KeyError` (not found), `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
+        Raises `KeyError` (not found), `SourceError` (access refused), `_BadRequestError` (request refused), and
+        `TimeoutError` after any other failure.
         """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 
     def accepts(self, subject: str, schema: WriterSchema) -> bool:
-        """Return whether a schema may be registered under a subject: one that has no schema accepts any.
+        """Return whether a schema may be registered under a subject. A subject without a schema accepts any schema.
 
-        Raises `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
+        Raises `SourceError` (access refused), `_BadRequestError` (request refused), and `TimeoutError` after any other
+        failure.
         """
         try:
             schema_to_test = self._schema_class(schema.text, schema.kind)
@@ -173,7 +178,8 @@ class SchemaRegistry:
     def _call(self, method: Any, *arguments: Any) -> Any:
         """Call a method of the client that sends a request, and translate its errors.
 
-        Raises `KeyError` (not found), `SourceError` (no access), `_BadRequestError`, and else `TimeoutError`.
+        Raises `KeyError` (not found), `SourceError` (access refused), `_BadRequestError` (request refused), and
+        `TimeoutError` after any other failure.
         """
         watchdog.tick()
         try:

@@ -81,21 +81,22 @@ class TopicReader:
     ) -> Mapping[int, Sequence[Record]]:
         """Return at most 100 of the last wanted records of each partition.
 
-        A partition without a wanted record in its last 546,100 offsets is left out, if it has more offsets. Raises
-        `NoBrokerError` while a transaction is open.
+        Only the last 546,100 offsets of a partition are searched. If they hold no wanted record, but the partition has
+        earlier offsets, the partition is left out. Raises `NoBrokerError` while a transaction is open.
         """
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         # By partition: the offset from which on all records were searched.
         searched_from = dict(self._require_all_committed(partitions))
         # Search backwards, in longer and longer steps. Each step ends where the step before it has begun.
-        for step in _STEPS:
+        for step in _STEPS:  # 546,100 offsets in all
             ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
             starts = {p: max(end - step, earliest[p]) for p, end in ends.items()}
             for partition, record in self._read_to(ends, starts, _SHORT_RECORD_TIMEOUT_S):
                 if is_wanted(record):
                     found[partition].append(record)
             searched_from |= starts
+        # A partition without found records is kept only if it was searched back to its earliest offset.
         return {p: records for p, records in found.items() if records or searched_from[p] <= earliest[p]}
 
     def _require_all_committed(self, partitions: Collection[int]) -> Mapping[int, int]:
@@ -127,8 +128,8 @@ class TopicReader:
         The last event of a partition may also hold records behind the end. Raises `SourceError`, or `_StalledError`
         after `record_timeout_s` without a record.
         """
-        # A partition with the end 0 has no records. If any other partition has none, an event still says that its end
-        # is reached.
+        # A partition with the end 0 is finished: it never had a record. In any other partition, all records may be
+        # deleted. Then an event without records moves `next` to the end.
         unfinished = {partition for partition, end in ends.items() if end > 0}
         self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + record_timeout_s

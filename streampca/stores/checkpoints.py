@@ -52,11 +52,11 @@ class Checkpoints:
     def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
         """Remember the identity of the store, and return it; if the store has none, create it.
 
-        `found` is what `find_identity` has returned. It is not read again: if its file was deleted meanwhile, the store
-        would get a second identity, which the group does not know. Raises `StoreError`, and `DamagedFileError` if the
-        identity's file is damaged.
+        `found` is what `find_identity` has returned. The file of the identity is not read again: if it was deleted
+        meanwhile, the store would get a second identity, which the group does not know. Raises `StoreError`, and
+        `DamagedFileError` if the file is damaged.
         """
-        if found is None or found.is_placeholder:
+        if found is None or found.is_placeholder:  # a placeholder stands in for the identity of a store that has none
             found = identity.ensure(self._store)
         self._memory.identity = found
         return found
@@ -213,8 +213,11 @@ class Checkpoints:
                 )
 
     def _refuse_if_store_was_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
-        """Raise `StoreError` if the store was replaced and lacks the newest checkpoint that this process knows."""
-        newest_known = self._memory.newest_known.get(partition)
+        """Raise `StoreError` if the store was replaced, for example because its volume was unmounted.
+
+        A store that still holds the newest checkpoint of the partition that this process knows was not replaced.
+        """
+        newest_known = self._memory.newest_known.get(partition)  # None: no checkpoint of the partition is known
         if newest_known is not None and newest_known in existing_offsets:
             return
         if self.is_same_store():  # a user has deleted the checkpoint

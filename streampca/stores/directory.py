@@ -50,10 +50,10 @@ class DirectoryStore(Store):
     """
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root).absolute()  # so that the folders above have names, also if the store is "."
+        self.root = Path(root).absolute()  # since the relative path "." has no parent
         self.location = str(self.root)
-        self._listed_folders: set[Path] = set()  # by this process, like those below
-        self._created_folders: set[Path] = set()
+        self._listed_folders: set[Path] = set()  # folders that this process has listed
+        self._created_folders: set[Path] = set()  # folders that this process has created
         self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
 
     def write(self, name: str, data: bytes) -> None:
@@ -133,12 +133,13 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        # Asked before `is_dir`, since another thread may create the folder meanwhile.
+        # Looked up before `is_dir`: a folder that another thread creates in between must not count as disappeared.
         has_existed = folder in self._listed_folders or folder in self._created_folders
-        if folder.is_dir():
-            if self._is_flushed(folder):
-                return
-        elif has_existed and self._is_gone_or_empty():
+        exists = folder.is_dir()
+        if exists and not self._must_flush_name(folder):
+            return
+        has_disappeared = has_existed and not exists
+        if has_disappeared and self._is_gone_or_empty():
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
                 "restart this process if it was deleted"
@@ -150,15 +151,15 @@ class DirectoryStore(Store):
             _flush_folder(folder.parent)
         self._flushed_folders.add(folder)
 
-    def _is_flushed(self, folder: Path) -> bool:
-        """Return whether this process need not flush the name of an existing folder to disk.
+    def _must_flush_name(self, folder: Path) -> bool:
+        """Return whether this process must flush the name of an existing folder to disk.
 
-        A folder above the store is flushed only by the process that has created it.
+        The name of a folder above the store is flushed only by the process that has created the folder.
         """
         if folder in self._flushed_folders:
-            return True
-        is_above_store = not folder.is_relative_to(self.root)
-        return is_above_store and folder not in self._created_folders
+            return False
+        is_in_store = folder.is_relative_to(self.root)
+        return is_in_store or folder in self._created_folders
 
     def _is_gone_or_empty(self) -> bool:
         """Return whether the store looks as if its volume were not mounted."""

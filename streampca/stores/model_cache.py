@@ -69,8 +69,8 @@ class ModelCache:
         # Versions that were requested, besides the one in use; the most recently requested last.
         self._other_versions: OrderedDict[int, PublishedModel] = OrderedDict()
         self._lock = threading.Lock()  # protects _other_versions
-        self._missing_store: str | None = None  # the store's location while it does not exist
-        self._about_other_topics = ""  # for the error that there is no model: which topics have models
+        self._location_of_missing_store: str | None = None  # None if the store existed at the last poll
+        self._other_topics_hint = ""  # end of the error that no model was published: which other topics have models
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
         self.failures: Counter[str] = self.loader.failures
@@ -119,17 +119,15 @@ class ModelCache:
 
     def explain_no_model(self) -> str:
         """Explain why no model is in use."""
-        missing_store = self._missing_store
-        if missing_store is not None:
-            return (
-                f"there is no store at {missing_store} yet: no worker has written to it, or its volume is not mounted"
-            )
+        location = self._location_of_missing_store  # read once: another thread may replace it
+        if location is not None:
+            return f"there is no store at {location} yet: no worker has written to it, or its volume is not mounted"
         unreadable = dict(self.loader.unreadable)  # a copy: another thread changes the original
         if unreadable:
             newest = max(unreadable)
             cause = unreadable[newest].cause
             return f"no model in {self._models.location} can be read; of the newest, version {newest}: {cause}"
-        return f"no model has been published yet in {self._models.location}{self._about_other_topics}"
+        return f"no model has been published yet in {self._models.location}{self._other_topics_hint}"
 
     def poll(self) -> None:
         """List the store, and load the newest model unless it is in use already."""
@@ -148,15 +146,15 @@ class ModelCache:
             self.store_error = None
 
     def _list_and_load(self) -> None:
-        """Do the work of `poll`. Raises `StoreError`."""
-        self._missing_store = self._models.store.missing()
+        """List the store, use the newest model that can be read, and call `on_list`. Raises `StoreError`."""
+        self._location_of_missing_store = self._models.store.missing()  # None if the store exists
         listed = self._models.snapshot()
         versions = listed.versions()
         self._forget_deleted(versions)
         self._use_first_readable(self._list_candidates(versions))
         self._on_list(listed)
         if self.current is None:
-            self._about_other_topics = describe_other_topics(self._models.store, self._models.topic)
+            self._other_topics_hint = describe_other_topics(self._models.store, self._models.topic)
 
     def start(self, interval_s: float) -> None:
         """Load the newest model now, and poll for newer ones in a thread."""

@@ -41,9 +41,9 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # A snapshot lists the models once, but reads pins and reports from the store, as they are now.
+        # A copy that `snapshot` returns uses these two, too. They read the store itself, not the copy's listing.
         self._pins = Pins(store, topic)
-        self._reports = ProcessStatuses(store, topic)
+        self._process_statuses = ProcessStatuses(store, topic)
 
     def snapshot(self) -> "Models":
         """Return a short-lived view that lists the store once, now."""
@@ -126,7 +126,7 @@ class Models:
         """
         if len(versions) <= self._keep:
             return
-        deletable = versions - self._undeletable - self._reports.find_used_versions()
+        deletable = versions - self._undeletable - self._process_statuses.find_used_versions()
         while len(deletable) > self._keep:
             deletable -= set(self._pins.all().values())  # read again: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)

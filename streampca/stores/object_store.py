@@ -88,7 +88,8 @@ class ObjectStore(Store):
         """Does not connect yet. `url` was returned by `store_url.validate_location`."""
         self.location = url
         self._observe = observe
-        self._listing: _Listing | None = None  # of a snapshot: what the bucket held when the snapshot was taken
+        # What the bucket held when a snapshot was taken; None if this object is not a snapshot.
+        self._listing: _Listing | None = None
         scheme = store_url.find_scheme(url) or ""
         # The client itself reads the other variables of the environment, such as those with credentials.
         allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
@@ -122,7 +123,7 @@ class ObjectStore(Store):
 
         If this takes several requests, it is not atomic: two processes may both get True.
         """
-        was_created: bool | None = None  # until it was tried by a request that the server knows
+        was_created: bool | None = None  # None: one request cannot create the object
         if len(data) <= _PART_BYTES:
             was_created = self._create_in_one_request(name, data)
         if was_created is None:
@@ -134,7 +135,7 @@ class ObjectStore(Store):
     def _create_in_one_request(self, name: str, data: bytes) -> bool | None:
         """Upload the object unless it exists, and return whether it was uploaded.
 
-        Return None if the server does not know a request that does both.
+        Return None if the server does not support requests that upload an object only if it does not exist.
         """
         with self._request("write", name):
             try:
@@ -181,8 +182,8 @@ class ObjectStore(Store):
         return paths
 
     def size(self, name: str) -> int:
-        """Return the bytes of an object; 0 if it does not exist. A snapshot answers from the list that it has taken."""
-        if self._listing and self._listing.covers(name):
+        """Return the bytes of an object; 0 if it does not exist. A snapshot looks them up in its listing."""
+        if self._listing and self._listing.covers(name):  # only a snapshot has a listing
             return self._listing.size(name)
         check_name(name)
         with suppress(FileNotFoundError), self._request("read", name):

@@ -33,9 +33,10 @@ class ArrowPacker:
         self._target_message_bytes = message_bytes
 
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterator[Outgoing]:
-        """Split the rows into messages that are small enough.
+        """Pack the rows, one for each vector, into output records that are small enough.
 
-        The header `ORIGIN` of a message names the record of its first row. Its timestamp is the latest of its rows.
+        The header `ORIGIN` of an output record names the input record of the first row. The timestamp of an output
+        record is the latest timestamp among the rows.
         """
         keys = pa.array(projected.keys, pa.binary())
         headers = _make_headers_column(projected.headers)

@@ -66,15 +66,16 @@ class Transformer(MemberLoop):
         self._model = outputs.model
         self._output_limit = OutputLimit()
         self._timestamps = TimestampReplacer(outputs.topic, transactions)
-        # Brokers have refused a transaction, whose records are tried again: by partition, the position behind them.
-        self._retry_until: dict[int, int] = {}
+        # After brokers refused a transaction: by partition, the position behind its records, which are sent again.
+        self._retry_until: dict[int, int] = {}  # empty if no transaction was refused
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
         self._positions = self._assignment.progress
-        self._has_accepted_vector = False  # whether this member, or one before it, has accepted a vector
-        # Of the open transaction:
-        self._uncommitted: dict[int, Position] = {}  # by partition, the position behind its records
-        self._counts = Counter[str]()  # of its records, by outcome; "all": of all its records
+        # Whether this member, or one before it, has accepted a vector. If so, many rejects do not stop the member.
+        self._has_accepted_vector = False
+        # The next three attributes describe the open transaction.
+        self._uncommitted: dict[int, Position] = {}  # by partition, the position behind the transaction's records
+        self._counts = Counter[str]()  # of the transaction's records, by outcome; "all": of all its records
         self._transaction_began_at = 0.0  # monotonic seconds
         self._next_topic_check_at = 0.0
 
@@ -129,9 +130,9 @@ class Transformer(MemberLoop):
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
             self._timestamps.begin_next_try(error)
-        # Brokers do not say which record they refused, so the retry ends once all are committed.
-        for partition, position in self._uncommitted.items():
-            self._retry_until[partition] = position.position
+        # Brokers do not say which record they refused, so the retry lasts until all of these records are committed.
+        for partition, reached in self._uncommitted.items():
+            self._retry_until[partition] = reached.position
 
     def _handle(self, event: Event) -> None:
         """Handle one event of the source."""
@@ -153,7 +154,7 @@ class Transformer(MemberLoop):
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._name_check.add(batch)  # to report names in `field` at which no record has a number
+        self._name_check.add(batch)  # finds names in the setting `field` under which no record has a number
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
@@ -167,28 +168,33 @@ class Transformer(MemberLoop):
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
-        partition = batch.partition
-        # Raises if a setting is wrong, before anything is sent.
+        # If all first records are rejected, a setting is wrong: this raises before anything is sent.
         rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
         has_vectors = len(batch.timestamps) > 0  # one timestamp for each record that holds vectors
         if has_vectors:
             self._has_accepted_vector = True
-        # Without records, only markers of transactions have moved the position: the last record stays the same.
-        has_records = transformed.record_count > 0
-        last_record = transformed.last if has_records else self._positions[partition].last
-        position = Position(batch.next, last=last_record)
-        self._positions[partition] = position
-        self._uncommitted[partition] = position
+        self._move_position(transformed)
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
-            all=transformed.record_count,
-            read=batch.count,  # of an empty list, nothing is read, written, rejected or skipped
+            all=transformed.input_record_count,
+            read=batch.count,  # without records whose list of vectors is empty
             written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),
             replaced=replaced_timestamps,
         )
         self._report_batch(transformed)
+
+    def _move_position(self, transformed: TransformedBatch) -> None:
+        """Move the position of a partition behind a batch. The open transaction will commit this position."""
+        batch = transformed.batch
+        partition = batch.partition
+        # If the batch had no records, only markers of transactions have moved the position: the last record stays.
+        has_records = transformed.input_record_count > 0
+        last_record = transformed.last if has_records else self._positions[partition].last
+        position = Position(batch.next, last=last_record)
+        self._positions[partition] = position
+        self._uncommitted[partition] = position
 
     def _report_batch(self, transformed: TransformedBatch) -> None:
         """Report a batch, and the records in it that were rejected or skipped."""
@@ -209,8 +215,8 @@ class Transformer(MemberLoop):
     def _send(self, transformed: TransformedBatch, rejects: Sequence[Reject]) -> int:
         """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
-        # The time of sending replaces each timestamp for which the topic would refuse an output, or soon delete it. The
-        # timestamps of the batch show quickly whether there are any.
+        # If the topic would refuse an output for its timestamp, or soon delete the output, the time of sending replaces
+        # this timestamp. As an optimisation, `batch.timestamps` shows whether any timestamp must be replaced.
         outputs, replaced_timestamps = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
@@ -227,22 +233,26 @@ class Transformer(MemberLoop):
         started = time.perf_counter()
         # Somebody may have changed how large a record the output topic takes.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
-        # The next member refuses to continue with outputs of another shape, or with another topic of the same name.
+        # The next member reads the shape and the topic id with the offsets. It refuses to continue if its model has
+        # other numbers of components and dimensions, or if the topic is another one of the same name.
         shape = self._model.shape
         topic_id = self._outputs.source_topic_id
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
         self._transactions.commit(offsets)
-        self._end_retry_if_committed()  # of a transaction that was refused before
+        self._end_retry_if_all_committed()
         self._report_end("committed", seconds=time.perf_counter() - started)
 
-    def _end_retry_if_committed(self) -> None:
-        """If all records of refused transactions are committed, end the retry: timestamps are kept as usual again."""
+    def _end_retry_if_all_committed(self) -> None:
+        """After a commit, end the retry of refused transactions if all their records are committed now.
+
+        During a retry, `TimestampReplacer` replaces more timestamps than usual.
+        """
         for partition, retry_until in list(self._retry_until.items()):
-            position = self._positions.get(partition)  # None: released, so another member commits its records
-            if position is None or position.position >= retry_until:
+            reached = self._positions.get(partition)  # None: released, so another member commits the records
+            if reached is None or reached.position >= retry_until:
                 del self._retry_until[partition]
         if not self._retry_until:
-            self._timestamps.forget_failed_tries()
+            self._timestamps.forget_failed_tries()  # from now on, it replaces as few timestamps as usual
 
     def _require_same_topic(self) -> None:
         """If the topic was deleted and created again, abort the transaction and raise `TransactionFailedError`.
@@ -278,8 +288,9 @@ class Transformer(MemberLoop):
         self._transactions.abort()
         self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
         self._assignment.release(partitions, lost=lost)
-        if self._positions:  # of the remaining partitions, read the aborted records again
-            self._assignment.restart()
+        keeps_partitions = len(self._positions) > 0
+        if keeps_partitions:
+            self._assignment.restart()  # reads their records of the aborted transaction again
 
     def _raise_if_stopping(self) -> None:
         """Raise `TimeoutError` if the member is to stop; otherwise tell the watchdog that it makes progress."""
@@ -310,8 +321,8 @@ class Transformer(MemberLoop):
     def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
         """Return the positions at which partitions continue. From now on, outputs carry the id of the source topic."""
         starts = self._start_finder.find(partitions)
-        # A member has committed an offset, so it has accepted vectors with these settings: they are right, even if many
-        # records are rejected now.
+        # An earlier member has committed an offset, so it has accepted vectors with these settings. So the settings are
+        # right, and this member does not stop if many records are rejected.
         has_earlier_member = any(committed.offset > 0 for committed in starts.committed.values())
         if has_earlier_member:
             self._has_accepted_vector = True
@@ -325,9 +336,9 @@ class Transformer(MemberLoop):
         `starts` has the first position by partition.
         """
         for partition, start in starts.items():
-            if start.position >= 0:  # -1, the earliest record, cannot be committed
+            if start.position >= 0:  # -1 means the earliest record, whose offset is not known yet
                 self._uncommitted[partition] = start
-        transform_start = self._start_finder.transform_start
+        transform_start = self._start_finder.transform_start  # the setting that has decided the starts; None: not set
         if starts and transform_start is not None:
             log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts))
 

@@ -33,8 +33,8 @@ class CurrentModel:
     ) -> None:
         """`version` is a version or the name of a pin; None means the newest.
 
-        With `p_below`, a limit of p-values, a model needs past scores. A model must not have other names than the
-        setting `field` gives the dimensions. `pins` reads the version of each pin. `output_topic` is for errors.
+        With `p_below`, a limit of p-values, a model needs past scores. If the setting `field` names the dimensions, a
+        model with names must have the same names. `pins` reads the version of each pin. `output_topic` is for errors.
         """
         self._cache = cache
         self._output_topic = output_topic
@@ -63,8 +63,9 @@ class CurrentModel:
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        uses_version_of_settings = self._model is not None and self.version is not None
-        if uses_version_of_settings:  # a pin that moves later changes nothing
+        # `version` is None if the newest model is used, and until a pin is looked up.
+        has_loaded_fixed_version = self._model is not None and self.version is not None
+        if has_loaded_fixed_version:  # it stays in use, even if the pin moves
             return ""
         try:
             model = self._load()
@@ -74,8 +75,8 @@ class CurrentModel:
         if needs_past_scores and model.past_scores is None:
             if self.version is not None:
                 raise InputError(f"model version {self.version} has no past scores, which p-values need")
-            has_older_model = self._model is not None  # which stays in use
-            return "" if has_older_model else _NO_PAST_SCORES
+            has_older_model = self._model is not None
+            return "" if has_older_model else _NO_PAST_SCORES  # an older model stays in use
         if model is not self._model:
             self._use(model)
         return ""
@@ -105,7 +106,7 @@ class CurrentModel:
         if self._p_below is not None and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
 
-    def require_shape(self, metadata: str) -> None:
+    def check_metadata(self, metadata: str) -> None:
         """Raise `InputError` unless outputs of this model may follow those of an earlier process.
 
         `metadata`, which the process has committed with an offset, tell its model's numbers of components and

@@ -70,11 +70,12 @@ class OutputFields:
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        `counts` (m,) are the numbers of vectors of the records. `have_own_tiles` (m,) says which records may have
-        several vectors. A tile is `GEMM_ROWS` rows that are multiplied together. How a row is rounded depends on its
-        index in the tile, so the tiles of a record with several vectors hold no vector of another record.
+        `counts` (m,) says how many vectors each record has, `have_own_tiles` (m,) whether it may have several.
+
+        A tile is `GEMM_ROWS` rows that are multiplied together, and how a row is rounded depends on its index in the
+        tile. So each vector is put into a certain row of a larger matrix, and the fields of this row are taken out.
         """
-        rows = _find_rows_in_tiles(offsets, counts, have_own_tiles)
+        rows = _find_rows_in_tiles(offsets, counts, have_own_tiles)  # (n,), the row of each vector in the matrix
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
@@ -114,8 +115,8 @@ class OutputFields:
         d = published.model.dimensions
         # The schema of the outputs needs names, so a model without names gets numbers.
         names = np.array(published.names or [str(i) for i in range(d)], object) if self.with_names else None
-        dimensions, contributions = projected.contributions(min(count, d))
-        t2_dimensions, spe_dimensions = dimensions
+        t2_and_spe_dimensions, contributions = projected.contributions(min(count, d))
+        t2_dimensions, spe_dimensions = t2_and_spe_dimensions
         fields: dict[str, NDArray[Any]] = {}
         for score, indices, values in (
             ("t2", t2_dimensions, contributions.t2),
@@ -133,23 +134,23 @@ def _find_rows_in_tiles(
 ) -> NDArray[np.int64]:
     """Return the row (n,) of each vector of m records in a matrix of tiles. A tile has `GEMM_ROWS` = 32 rows.
 
-    A vector must have the same row in its tile in every batch. The vectors of a record with tiles of its own fill them
-    from row 0 on. Any other record has one vector, in row offset % 32 of a tile, and shares the tile with the records
-    before and after it whose offset // 32 is the same.
+    A vector must have the same row in its tile in every batch. If a record has its own tiles, its vectors fill them
+    from row 0 on. Any other record has one vector, in row offset % 32 of a tile, which the records before and after it
+    share if their offset // 32 is the same.
 
-    For example, records at the offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors, and the one at 33 has its own
-    tiles. Their vectors are in the rows 30; 31; 32, 33, …, 71; and 98.
+    Example: the records at offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors, and the record at 33 has its own
+    tiles. The comments give the items for these 43 vectors.
     """
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
     # From here on, all arrays have one item for each vector, (n,).
     index_in_record = np.arange(counts.sum()) - np.repeat(vectors_before_record, counts)
     offset = np.repeat(offsets, counts)
     has_own_tiles = np.repeat(have_own_tiles, counts)
-    row_in_tile = np.where(has_own_tiles, index_in_record, offset) % GEMM_ROWS
-    not_shared = -1
-    shared_tile = np.where(has_own_tiles, not_shared, offset // GEMM_ROWS)
-    # Also True at the first vector, unless it has its own tile, and where a shared tile ends.
-    begins_shared_tile = np.diff(shared_tile, prepend=not_shared) != 0
-    begins_tile = np.where(has_own_tiles, row_in_tile == 0, begins_shared_tile)
-    tile = np.cumsum(begins_tile) - 1
-    return np.asarray(GEMM_ROWS * tile + row_in_tile)
+    row_in_tile = np.where(has_own_tiles, index_in_record, offset) % GEMM_ROWS  # 30; 31; 0 … 31, 0 … 7; 2
+    no_shared_tile = -1
+    shared_tile = np.where(has_own_tiles, no_shared_tile, offset // GEMM_ROWS)  # 0; 0; −1, 40 times; 1
+    # Whether `shared_tile` differs from that of the vector before. It is only used for vectors in shared tiles.
+    changes_shared_tile = np.diff(shared_tile, prepend=no_shared_tile) != 0
+    begins_tile = np.where(has_own_tiles, row_in_tile == 0, changes_shared_tile)
+    tile = np.cumsum(begins_tile) - 1  # 0; 0; 1, 32 times, and 2, 8 times; 3
+    return np.asarray(GEMM_ROWS * tile + row_in_tile)  # 30; 31; 32 … 71; 98

@@ -30,7 +30,7 @@ class TransformedBatch(NamedTuple):
     # As an optimisation, the batch has no records and vectors any more, unless a record was rejected: the next batch
     # uses their memory, while it is in the processor's cache.
     batch: Vectors
-    record_count: int  # of all records that the batch had
+    input_record_count: int  # of all records that the batch had
     last: LastRecord | None  # of these records
     outputs: list[OutgoingFields]
     output_record_count: int  # of the records that have an output
@@ -60,16 +60,16 @@ class Outputs:
         projected = self._project_records(published, batch)
         outputs: list[OutgoingFields] = []
         output_record_count = 0
-        if projected is not None:
+        if projected is not None:  # None: no record gets an output
             outputs.extend(self.packer.pack(self.topic, projected, limit.max_record_bytes))
             output_record_count = len(projected.counts)
-        too_large = limit.find_too_large(self.topic, outputs)
+        too_large = limit.find_too_large(self.topic, outputs)  # error messages by offset
         if too_large:  # the recursion ends, since each call rejects at least one more record
             return self.project(published, limit, batch.reject(OUTPUT_TOO_LARGE, too_large))
-        has_dead_letters = len(batch.decoded.rejects) > 0  # they are made from the records
+        has_rejects = len(batch.decoded.rejects) > 0
         return TransformedBatch(
-            batch=batch if has_dead_letters else _without_content(batch),
-            record_count=len(batch.records),
+            batch=batch if has_rejects else _without_content(batch),  # a dead letter needs the content of its record
+            input_record_count=len(batch.records),
             last=batch.last,
             outputs=outputs,
             output_record_count=output_record_count,
@@ -77,30 +77,31 @@ class Outputs:
         )
 
     def _project_records(self, published: PublishedModel, batch: Vectors) -> ProjectedRecords | None:
-        """Return the records of a batch that get outputs, with their fields; None if there are none."""
+        """Return the records of a batch that get outputs, with their fields; None if no record gets an output."""
         if len(batch.decoded.indices) == 0:
             return None
         offsets = offsets_of(batch.records)[batch.decoded.indices]
         counts = batch.decoded.counts
         # Vectors are multiplied in tiles, and how a vector is rounded depends on its row in the tile. A record that may
         # have several vectors gets tiles of its own, so that its outputs do not depend on the records around it.
-        have_own_tiles = (counts > 1) | self.codec.is_batch
+        may_have_several_vectors = self.codec.is_batch  # in this format, any record may have several
+        have_own_tiles = (counts > 1) | may_have_several_vectors
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
         if self.only_p_below is None:
-            return self._add_contents(batch, published.version, fields, offsets)
+            return self._build_projected_records(batch, published.version, fields, offsets)
         is_unusual = fields["p"] < self.only_p_below
         has_output = _any_in_record(is_unusual, counts)
         if not has_output.any():
             return None
         unusual_fields, unusual_batch = _select_records(has_output, fields, batch)
-        return self._add_contents(unusual_batch, published.version, unusual_fields, offsets[has_output])
+        return self._build_projected_records(unusual_batch, published.version, unusual_fields, offsets[has_output])
 
-    def _add_contents(
+    def _build_projected_records(
         self, batch: Vectors, version: int, computed_fields: Fields, offsets: NDArray[np.int64]
     ) -> ProjectedRecords:
-        """Return the records of a batch that hold vectors, with the fields that were computed by this version.
+        """Combine the fields that this version of the model has computed with what is copied from the records.
 
-        Add what is copied from the records: key, headers, timestamp, and fields such as the label.
+        Copied are key, headers, timestamp, and fields such as the label. Records without vectors are left out.
         """
         fields = {**computed_fields, **self._copy_fields(batch)}
         indices = batch.decoded.indices

@@ -41,15 +41,15 @@ def read_position(committed: Committed) -> Position:
 
 
 def refuse_other_outputs(
-    topic: str, topic_id: str, committed: Mapping[int, Committed], require_shape: Callable[[str], object]
+    topic: str, topic_id: str, committed: Mapping[int, Committed], check_metadata: Callable[[str], object]
 ) -> None:
-    """Raise if the group has read a deleted topic of this name, or written outputs that do not fit the present model.
+    """Raise if the metadata of the group's committed offsets show another topic, or outputs of another kind.
 
-    The metadata of its committed offsets show this. `require_shape` raises `InputError` for metadata of outputs with
-    other numbers of components and dimensions, or of another model version. Raises `TopicReplacedError`.
+    `check_metadata(metadata)` raises `InputError` if the outputs do not fit the present model. `TopicReplacedError` is
+    raised if the group has read a deleted topic of this name.
     """
     remedy = "write to another output_topic with another transform_group_id"
     for partition, (_offset, metadata) in committed.items():
-        require_shape(metadata)
+        check_metadata(metadata)
         where = f"in the committed offset of partition {partition}"
         refuse_other_topic(topic, before=read_topic_id(metadata), now=topic_id, where=where, remedy=remedy)

@@ -56,7 +56,7 @@ class StartFinder:
     topic: str
     output_topic: str
     open_outputs: Callable[[], TopicReader]  # opens a reader of the output topic
-    require_shape: Callable[[str], object]  # see `refuse_other_outputs`
+    check_metadata: Callable[[str], object]  # see `refuse_other_outputs`
     transform_start: str | int | None = None  # the setting: a word, or a time in milliseconds since 1970; None: unset
 
     def find(self, partitions: Collection[int]) -> Starts:
@@ -67,25 +67,29 @@ class StartFinder:
         committed = self._find_committed()
         topic_id = self.source.topic_id()
         without_offset = set(partitions) - committed.keys()
-        last_transformed: Mapping[int, LastTransformed] = {}  # by partition
-        if without_offset and self.transform_start in (None, OUTPUTS):
+        last_transformed: Mapping[int, LastTransformed] = {}  # by partition; stays empty unless starts depend on it
+        starts_depend_on_outputs = self.transform_start in (None, OUTPUTS)  # None: not set
+        if without_offset and starts_depend_on_outputs:
             last_transformed = self._find_last_transformed(without_offset, topic_id)
-            # Meanwhile, another member may have committed offsets.
+            # While the outputs were read, another member may have committed offsets, or brokers may have deleted some.
             committed = self._find_committed()
             still_without_offset = set(partitions) - committed.keys()
-            were_offsets_deleted = not still_without_offset <= without_offset
-            if were_offsets_deleted:
+            newly_without_offset = still_without_offset - without_offset
+            if newly_without_offset:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
             without_offset = still_without_offset
-        # All members must write outputs with the same numbers of components and dimensions: the shape.
-        refuse_other_outputs(self.topic, topic_id, committed, self.require_shape)
-        self._wait_for_shape_of_group(partitions, committed)
-        return Starts(topic_id=topic_id, committed=committed, uncommitted=self._begin(without_offset, last_transformed))
+        # All outputs must have the same shape, which is the numbers of components and dimensions.
+        refuse_other_outputs(self.topic, topic_id, committed, self.check_metadata)
+        self._refuse_to_begin_before_lowest_partition(partitions, committed)
+        uncommitted = self._choose_starts(without_offset, last_transformed)
+        return Starts(topic_id=topic_id, committed=committed, uncommitted=uncommitted)
 
-    def _wait_for_shape_of_group(self, partitions: Collection[int], committed: Mapping[int, Committed]) -> None:
-        """Let only the owner of the lowest partition begin a new group, since the first outputs decide their shape.
+    def _refuse_to_begin_before_lowest_partition(
+        self, partitions: Collection[int], committed: Mapping[int, Committed]
+    ) -> None:
+        """If the group has no outputs yet, raise `TimeoutError` unless this member owns the lowest partition.
 
-        All other members get `TimeoutError`, and try again until an offset with a shape is committed. If all members
+        The first outputs decide the shape of all outputs: how many components and dimensions they have. If all members
         began at the same time with models of different shapes, they would mix outputs of these shapes.
         """
         lowest = min(self.source.partitions(), default=0)
@@ -101,32 +105,33 @@ class StartFinder:
         """Return the group's offsets of all partitions of the topic."""
         return self.source.committed(self.source.partitions())
 
-    def _begin(
+    def _choose_starts(
         self, partitions: Collection[int], last_transformed: Mapping[int, LastTransformed]
     ) -> dict[int, Position]:
         """Return where partitions without a committed offset begin, as `transform_start` says."""
-        if self.transform_start in (None, OUTPUTS):
-            return {p: self._begin_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
+        if self.transform_start in (None, OUTPUTS):  # None: not set
+            return {p: self._choose_start_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
         time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None is the end of the log
         offsets = self.source.offsets_at(partitions, time_ms)
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
-    def _begin_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
+    def _choose_start_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
         Raises `SettingsError` if outputs could be written twice.
         """
         if last_transformed.is_surely_none:
             return _EARLIEST
-        if last_transformed.offset is None:
+        last_offset = last_transformed.offset  # None: whether there are outputs is unknown
+        if last_offset is not None and self.transform_start == OUTPUTS:
+            return Position(last_offset + 1)
+        if last_offset is None:
             evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
             choices = "earliest, latest or a time"
-        elif self.transform_start == OUTPUTS:
-            return Position(last_transformed.offset + 1)
         else:
-            evidence = f"holds the output of its record at offset {last_transformed.offset}"
+            evidence = f"holds the output of its record at offset {last_offset}"
             choices = "outputs (behind this record), earliest, latest or a time"
         raise SettingsError(
             f"the group has no committed offset of partition {partition} of {self.topic} (brokers delete the offsets "
@@ -144,13 +149,13 @@ class StartFinder:
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
                     outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
-                    earliest_offset, _ = reader.log_bounds[partition]
+                    earliest_offset, _ = reader.log_bounds[partition]  # above 0: the log has lost its first outputs
                     last_transformed[partition] = _read_last_transformed(outputs, earliest_offset, topic_id)
         except NoBrokerError as error:  # a retry can help
             raise TimeoutError(str(error)) from None
         except SourceError as error:
             raise SourceError(
-                f"the last outputs cannot be read, which needs the right Read on {self.output_topic}: {error}"
+                f"the last outputs cannot be found, which needs the right to read {self.output_topic}: {error}"
             ) from None
         return last_transformed
 

@@ -66,9 +66,9 @@ def check_before_joining(
     folds: dict[int, Fold] = {}
     unreadable: list[StoreError] = []
     for partition, load in _prepare_loads(stored, load_all=check_all):
-        # For a backfill, whether another backfill was checked; for a partition, whether another partition was.
-        has_checked_another = any(is_backfill(checked) == is_backfill(partition) for checked in folds)
-        if has_checked_another and not check_all:
+        # There are two kinds of checkpoints: those of partitions and those of backfills.
+        is_kind_checked = any(is_backfill(checked) == is_backfill(partition) for checked in folds)
+        if is_kind_checked and not check_all:
             continue
         try:
             checkpoint = load()
@@ -80,17 +80,17 @@ def check_before_joining(
         if checkpoint is not None:
             # Raises if other settings or another topic were learned.
             folds[partition] = checkpoint.adapt_to(config, topic_id).fold
-    is_every_checkpoint_needed = check_all or not folds
-    if unreadable and is_every_checkpoint_needed:
+    must_report_unreadable = check_all or not folds  # without `check_all`, one readable checkpoint is enough
+    if unreadable and must_report_unreadable:
         raise unreadable[0]
     return folds
 
 
 def _prepare_loads(stored: Checkpoints, *, load_all: bool) -> Iterable[Answer[Checkpoint | None]]:
-    """Return each partition with a function that returns its newest checkpoint.
+    """Return, for each partition, an `Answer`: the partition, and a function that returns its newest checkpoint.
 
-    With `load_all`, threads load all checkpoints in parallel. By default, the function loads the checkpoint when it is
-    called.
+    By default, the function loads the checkpoint. With `load_all`, threads load all checkpoints in parallel, and the
+    function only returns what was loaded.
     """
     if load_all:
         return stored.load_newest(stored.newest_offsets()).take_in_order()
@@ -138,7 +138,8 @@ class Checkpointer:
     def forget(self, partitions: Collection[int]) -> None:
         """Forget the folds of partitions that were revoked or lost."""
         self._assigned.forget(partitions)
-        # `MemberState` forgets which partitions are missing. So the next publication must report them again.
+        # When partitions are released, `MemberState` drops the list of missing partitions. So those that are still
+        # missing must be reported again.
         self._why_missing_in_merge = {}
         self._missing_in_last_report = set()
 
@@ -176,9 +177,9 @@ class Checkpointer:
         if self.is_saving:
             raise RuntimeError("one save at a time")
         to_write = {partition: fold for partition, fold in folds.items() if self._needs_save(partition, fold)}
-        if to_write and not self._prepare_save():
+        if to_write and not self._prepare_save():  # brokers do not answer, so a later save writes the folds
             to_write = {}
-        # A model also contains the folds that are not written now.
+        # A published model also contains the folds that are not written now.
         saved_before = {p: fold for p, fold in self._assigned.saved.items() if p not in to_write}
         if to_write or publish or rewrite_lost:
             self._running_save = self._writer.start(
@@ -228,7 +229,8 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        why_missing = result.why_missing_in_merge  # None: no model was merged
+        # By partition that the merge lacked, why. {}: the merge lacked none. None: nothing was merged.
+        why_missing = result.why_missing_in_merge
         if why_missing is not None and why_missing != self._why_missing_in_merge:
             self._why_missing_in_merge = why_missing
             self._report_missing()

@@ -23,8 +23,9 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
     for partition, offset in committed.items():
         other = parse_store_metadata(offset.metadata)  # None: another tool has committed
         if other is not None and other.id != own.id:
-            # If the file with its identity was deleted, this worker's store may still be the group's.
-            is_perhaps_same_store = _has_checkpoint_at_offset_of(other, checkpoints, committed)
+            # The ids also differ if the identity's file of the same store was deleted and written anew. Then the store
+            # holds checkpoints at the offsets that were committed with the other id.
+            is_perhaps_same_store = _has_checkpoint_at_committed_offset(checkpoints, committed, store=other)
             difference = (
                 f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store "
                 f"{other} (id {other.id}), but this worker's is another one, {own} (id {own.id})"
@@ -51,14 +52,14 @@ def _describe_remedy(committed_id: str, *, is_perhaps_same_store: bool) -> str:
     )
 
 
-def _has_checkpoint_at_offset_of(
-    other: StoreIdentity, checkpoints: Checkpoints, committed: Mapping[int, Committed]
+def _has_checkpoint_at_committed_offset(
+    checkpoints: Checkpoints, committed: Mapping[int, Committed], store: StoreIdentity
 ) -> bool:
-    """Return whether one of the checkpoints is at an offset that was committed with the identity `other`."""
+    """Return whether one of the checkpoints is at an offset that was committed with the identity `store`."""
     for partition, (offset, metadata) in committed.items():
         identity = parse_store_metadata(metadata)  # None: another tool has committed
-        has_other_identity = identity is not None and identity.id == other.id
-        if has_other_identity and offset in checkpoints.offsets(partition):
+        was_committed_for_store = identity is not None and identity.id == store.id
+        if was_committed_for_store and offset in checkpoints.offsets(partition):
             return True
     return False
 
@@ -79,12 +80,13 @@ def compare_offsets(
 ) -> OffsetDifferences:
     """Compare the group's committed offsets with the offsets of the newest checkpoints, partition by partition.
 
-    Raises `ForeignStoreError` if offsets are ahead of the store, and no checkpoint has reached its committed offset.
+    Raises `ForeignStoreError` if an offset is ahead of the store, unless some other partition's checkpoint has reached
+    its committed offset: then the store is the group's, but lacks checkpoints.
     """
     set_by_other_tools: dict[int, int] = {}
     why_ahead_of_store: dict[int, str] = {}
     committed_starts: dict[int, int] = {}
-    has_reached_any_offset = False
+    is_any_offset_reached = False  # whether some checkpoint is at the committed offset of its partition, or later
     for partition, (offset, metadata) in committed.items():
         checkpoint_offset = checkpoint_offsets.get(partition)
         was_set_by_other_tool = parse_store_metadata(metadata) is None  # only workers name their store
@@ -94,12 +96,12 @@ def compare_offsets(
                 set_by_other_tools[partition] = offset
             continue
         if checkpoint_offset is not None and checkpoint_offset >= offset:
-            has_reached_any_offset = True
+            is_any_offset_reached = True
         elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
             committed_starts[partition] = offset
         else:
             why_ahead_of_store[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
-    if why_ahead_of_store and not has_reached_any_offset:
+    if why_ahead_of_store and not is_any_offset_reached:
         raise ForeignStoreError(
             f"{list_causes(why_ahead_of_store)}: is the volume mounted, is it this group's store, or was it restored "
             "from an older backup? To continue from this store all the same, run `streampca reset`"
@@ -131,8 +133,9 @@ class StoreComparison(NamedTuple):
 def compare_store(checkpoints: Checkpoints, committed: Mapping[int, Committed]) -> StoreComparison:
     """Compare the store with the group's committed offsets; create its identity if it has none.
 
-    `committed` must have been read before: a checkpoint is saved before its offset is committed, so the store then
-    holds the checkpoints of all these offsets. Raises `ForeignStoreError`, and `StoreError` when a retry can help.
+    The caller reads `committed`, and then this function lists the store. Since a checkpoint is saved before its offset
+    is committed, the listing contains the checkpoints of all these offsets. Raises `ForeignStoreError`, and
+    `StoreError` when a retry can help.
     """
     # Another group's store is refused before it gets an identity.
     existing_identity = checkpoints.find_identity()
@@ -200,8 +203,8 @@ class GroupStore:
         metadata = format_store_metadata(self._own_identity) if self._own_identity else ""
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
-            # A rebalance assigns partitions to all members at once. Each commits with its first save, so the next save
-            # of this worker will see the stores of the other members.
+            # This was the first commit after an assignment. A rebalance assigns partitions to all members at once, and
+            # each member commits its store then. So the next save compares the stores, when the others have committed.
             self._must_check_other_members = True
             self._is_newly_assigned = False
 

@@ -103,11 +103,12 @@ class Worker(MemberLoop):
         The model comes last, so that the next owners need not wait for it.
         """
         publish = False
-        has_crashed = self._stop_cause is None
+        has_crashed = self._stop_cause is None  # `stop` sets a cause, also for each expected error
         try:
             if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # A publication is due some time after the last one. This one must not wait, so the time is infinite.
+                # Whether to publish is decided before the source is closed. A publication is due some time after the
+                # last one. With an infinite time, the publication is due now.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()

@@ -178,29 +178,29 @@ class WorkerMetrics(MemberMetrics):
                 self._record(label="lost" if lost else "revoked", rebalances=1)
 
     def _on_batch(self, batch: BatchLearned, now: float) -> None:
-        """Update the metrics that a batch changes. `now` is in seconds since 1970.
-
-        One call of `_record` for each kind of label: the outcome, no label, and the partition.
-        """
+        """Update the metrics that a batch changes. `now` is in seconds since 1970."""
         fold = batch.fold
         missing_shares = fold.state.missing  # by dimension; None: no gaps
         newest_ms = fold.stats.last_ms  # negative: unknown
+        # Labelled by outcome.
         self._record(label="learned", messages=batch.messages)
+        # Without a label.
         self._record(
             learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_timestamps)
         )
+        # Labelled by partition.
         self._record(
             label=batch.partition,
             consumer_lag_messages=batch.lag,
             next_offset=fold.position,
-            stalled=0,
+            stalled=0,  # records could be decoded
             timestamps_ahead=fold.event_time.ahead,
             clipped_messages=fold.state.clipped,
             missing_entries_ratio=None if missing_shares is None else float(missing_shares.mean()),
             event_time_lag_seconds=now - newest_ms / 1000 if newest_ms >= 0 else None,
             loss_ewma=fold.stats.recent_loss,
         )
-        if batch.losses:
+        if batch.losses:  # without a label; a batch without a learned block has no losses
             self._record(prequential_loss_ratio=_compute_loss_ratios(batch.losses))
 
 

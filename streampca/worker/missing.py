@@ -16,11 +16,12 @@ from streampca.worker.group_store import compare_offsets
 
 
 def find_missing_checkpoints(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
-    """Return the partitions and backfills that a model has learned further than the checkpoints, with a message each.
+    """Return the partitions and backfills that a model has learned beyond their newest checkpoint, with a message each.
 
-    `offsets` are those of the newest checkpoints. If the model is of another topic than `topic_id`, its offsets mean
-    other records, so only those of backfills are compared. Each partition must have a checkpoint even then. Without
-    this rule, a worker would learn a topic that was created again into a store with models of the old topic.
+    `offsets` are those of the newest checkpoints. If the model is of another topic than `topic_id`, the offsets of
+    partitions mean other records, so only the offsets of backfills are compared. A partition of the model that has no
+    checkpoint is always returned. So a worker does not learn a topic that was created again into a store with models of
+    the old topic.
     """
     if model is None:
         return {}

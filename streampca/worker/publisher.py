@@ -129,9 +129,10 @@ class CheckpointReader:
         return in_memory
 
     def _cache_if_small_enough(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint if it is small enough, in a form in which its state has learned the pending vectors.
+        """Cache a checkpoint if it is small enough. In the cache, its state has learned the pending vectors.
 
-        So the cached checkpoint has no pending vectors. They are scored only once, when the checkpoint is read.
+        So the cached checkpoint has no pending vectors any more. The publisher scores pending vectors only when the
+        checkpoint was read, and not again when the checkpoint comes from the cache.
         """
         fold = checkpoint.fold
         state_after_pending = fold.provisional(self._fold_config.learning)
@@ -173,11 +174,9 @@ class Publisher:
         self._update_newest_model(models)
         if self._is_published(listed):  # by another worker
             return None
+        # The newest model may have learned a partition beyond the newest checkpoint in the listing.
         if find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id):
-            # Another worker may have saved since the listing, so list again.
-            stored_now = stored.snapshot()
-            listed = ListedCheckpoints(stored_now, stored_now.newest_offsets(), own_checkpoints)
-            _raise_if_missing(find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id))
+            listed = self._list_again(stored, own_checkpoints)
         publication = self._merge_newest(listed)
         if publication is None:
             return None
@@ -190,6 +189,16 @@ class Publisher:
             return None
         self._newest_model = publication.model
         return publication
+
+    def _list_again(self, stored: Checkpoints, own_checkpoints: Sequence[Checkpoint]) -> ListedCheckpoints:
+        """List the checkpoints anew, since another worker may have saved the missing ones after the listing.
+
+        Raises `PartitionsMissingError` if checkpoints are still missing.
+        """
+        stored_now = stored.snapshot()
+        listed = ListedCheckpoints(stored_now, stored_now.newest_offsets(), own_checkpoints)
+        _raise_if_missing(find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id))
+        return listed
 
     def _merge_newest(self, listed: ListedCheckpoints) -> Publication | None:
         """Return the merge of the newest checkpoints as the next version; None if too little was learned.
@@ -244,11 +253,12 @@ class Publisher:
     def _merge(self, checkpoints: Iterable[Checkpoint], scoring_model: Model | None) -> Publication | None:
         """Merge checkpoints to the next version of the model; None if too little was learned.
 
-        `scoring_model` scores the pending vectors that the newest known model has not learned.
+        `scoring_model` scores the pending vectors that the newest known model has not learned; None: nothing is scored.
+        The past scores of the new model are those of the newest known model, and the new scores.
         """
         merger = self._create_merger()
         scores_builder = self._continue_past_scores()
-        event_time_ms = -1
+        event_time_ms = -1  # unknown
         for checkpoint in checkpoints:
             merger.add_partition(checkpoint)
             event_time_ms = max(event_time_ms, checkpoint.fold.event_time.now_ms)
@@ -262,7 +272,9 @@ class Publisher:
         p_values = scores_builder.p_values()
         previous = self._newest_model
         learned_before = previous.version if previous else 0  # number of vectors
-        scores_builder.add_new_scores(merged.stats.learned - learned_before, model_weight=merged.state.weight)
+        newly_learned = merged.stats.learned - learned_before
+        # The more vectors are new, the less the older scores weigh: the model forgets older vectors as well.
+        scores_builder.add_collected_to_histograms(newly_learned, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)
 

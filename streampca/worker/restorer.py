@@ -89,10 +89,11 @@ class Restorer:
         self._store_errors: list[StoreError] = []
 
     def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
-        """Check the store, load the checkpoints, then begin new partitions.
+        """Check the store, load the checkpoints, then begin new partitions. Yield folds as soon as they are restored.
 
-        Yields the folds by partition, as soon as they are restored. Raises `StoreError`, `TimeoutError` or
-        `ForeignStoreError`.
+        At last, note in `AssignedFolds` why partitions could not be restored. Raises `StoreError` if the store cannot
+        be listed, or if it has failed and this worker has no restored and no new partition. Also raises `TimeoutError`
+        or `ForeignStoreError`.
         """
         comparison = yield from self._compare_store(partitions)
         # Partitions whose committed offset is ahead of the newest checkpoint must not continue.
@@ -100,23 +101,24 @@ class Restorer:
         self._failures = {p: cause for p, cause in why_ahead_of_store.items() if p in partitions}
         self._store_errors = []
         to_restore = [partition for partition in partitions if partition not in self._failures]
-        # Partitions that failed before come last: they must not keep the others waiting.
+        # Partitions that the last attempt could not restore come last, so that the others need not wait for them.
         to_restore.sort(key=lambda partition: (partition in self._assigned.why_unrestored, partition))
         with_checkpoint = [partition for partition in to_restore if partition in comparison.newest_offsets]
         new = [partition for partition in to_restore if partition not in comparison.newest_offsets]
+        # Partitions that fail in these two steps are added to `_failures`, and errors of the store to `_store_errors`.
         yield from self._load_folds(with_checkpoint, comparison)
-        is_none_restored = not self._assigned.saved
-        if self._store_errors and is_none_restored and not new:
-            self._assigned.why_unrestored = self._failures
-            raise self._store_errors[0]
         if new:
             yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
+        has_usable_partition = bool(self._assigned.saved or new)
+        if self._store_errors and not has_usable_partition:
+            raise self._store_errors[0]
 
     def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
         """Compare the store with the offsets of the group, and return the comparison.
 
-        If nothing is restored yet, first read the id of the topic, and at last the names of the dimensions.
+        If no partition is restored yet, first read the id of the topic. Then, if the settings do not name the
+        dimensions, at last take the names from a backfill.
         """
         has_restored_none = not self._assigned.saved
         if has_restored_none:
@@ -124,14 +126,17 @@ class Restorer:
             self._topic.read_id()
         committed = self._group_store.read_committed()
         comparison = yield from self._run_in_thread(partial(compare_store, self._checkpoints, committed))
-        self._group_store.note_assignment(comparison, partitions)
-        if has_restored_none and self._topic.names is None:  # the settings do not name the dimensions
+        self._group_store.note_assignment(comparison, partitions)  # warns of offsets that other tools have set
+        if has_restored_none and self._topic.names is None:
             yield from self._read_names_of_backfill(comparison.stored)
         return comparison
 
     def _run_in_thread(self, function: Callable[[], T]) -> FoldGenerator[T]:
-        """Call a function in a thread, and return its result. Until it has ended, yield {}: no fold is restored yet."""
-        future = self._checkpoints.threads.submit(_end_process_if_hanging(function))
+        """Call a function in a thread, and return its result. Until it has ended, yield {}, so that the loop polls.
+
+        If the call hangs, the watchdog ends the process.
+        """
+        future = self._checkpoints.threads.submit(_with_watchdog(function))
         while not wait_for_end(future, _YIELD_AFTER_S):
             yield {}
         return future.result()
@@ -140,9 +145,10 @@ class Restorer:
         """Call a function for each partition, in threads. Yield the new results, by partition; {} if there are none.
 
         `sizes` are the bytes that each call reads or writes; they limit how many calls run at once. If a call raises
-        `StoreError`, the partition has no result, but an entry in `self._failures`.
+        `StoreError`, the partition has no result, but an entry in `self._failures`. If a call hangs, the watchdog ends
+        the process.
         """
-        calls = self._checkpoints.for_each(sizes, _end_process_if_hanging(function))
+        calls = self._checkpoints.for_each(sizes, _with_watchdog(function))
         while not calls.have_ended:
             results: dict[int, T] = {}
             for partition, get_result in calls.take_ended(_YIELD_AFTER_S):
@@ -164,13 +170,14 @@ class Restorer:
                 raise StoreError(f"the checkpoints of partition {partition} are gone since they were listed")
             return checkpoint
 
-        size_of_each = yield from self._run_in_thread(partial(stored.sizes, offsets))
+        size_of_each = yield from self._run_in_thread(partial(stored.sizes, offsets))  # bytes, by partition
         for loaded in self._run_for_each_partition(size_of_each, load):
+            # `adopt_checkpoint` returns the fold, and raises if a checkpoint is of other settings or another topic.
             folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
-            # A checkpoint whose offset was not committed is saved again: perhaps its save did not end, so that a power
-            # failure may still lose the file.
+            # If the group has committed no save of a partition, its checkpoint is saved again: perhaps the first save
+            # did not end, so that a power failure may still lose the file.
             for partition in folds:
-                if not _was_save_committed(comparison.committed.get(partition)):
+                if not _was_any_save_committed(comparison.committed.get(partition)):
                     self._assigned.uncommitted.add(partition)
             self._assigned.note_restored(folds)
             yield folds
@@ -182,22 +189,22 @@ class Restorer:
             backfills = find_backfills(stored)
             return stored.newest(backfills[-1]) if backfills else None
 
-        # A backfill that cannot be read is reported later, when models wait for it.
+        # If the backfill cannot be read, the publisher reports this later, and publishes no model.
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._run_in_thread(read_last_backfill)
             if checkpoint is not None:
-                # Gives its names to the topic. The fold of a backfill is not learned further, so it is not needed.
+                # The topic takes the names from the checkpoint. The returned fold of the backfill is not needed.
                 self._topic.adopt_checkpoint(checkpoint)
 
     def _begin_new_partitions(self, new: Sequence[int], comparison: StoreComparison) -> FoldGenerator[None]:
-        """Begin partitions without a checkpoint where the setting `start` says, and yield their empty folds.
+        """Begin new partitions, which have no checkpoint, and yield their empty folds.
 
-        At most 64 begin at a time, since the loop does not poll meanwhile. If one of them cannot be saved, the later
-        partitions do not begin in this attempt.
+        The setting `start` says at which offsets they begin. At most 64 partitions begin at a time, since the loop does
+        not poll meanwhile. If the start of a partition cannot be saved, the later ones do not begin in this attempt.
         """
         try:
             newest_model = yield from self._run_in_thread(self._models.newest)
-            self._failures |= self._find_why_not_begin(new, newest_model, comparison.newest_offsets)
+            self._failures |= self._find_reasons_not_to_begin(new, newest_model, comparison.newest_offsets)
             may_begin = [partition for partition in new if partition not in self._failures]
             backfills: list[Checkpoint] = []
             if self._start == "backfill" and may_begin:
@@ -214,37 +221,51 @@ class Restorer:
             if is_any_unsaved:
                 return
 
-    def _find_why_not_begin(
+    def _find_reasons_not_to_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return why partitions must not begin without a checkpoint, by partition; those that may begin are absent.
+        """Return, by partition without a checkpoint, why it must not begin. Partitions that may begin are absent.
 
         `offsets` are those of the newest checkpoints, also of backfills.
         """
-        # A partition in the model had a checkpoint. If it began without one, models would shrink.
+        # If the newest model contains a partition without a checkpoint, the checkpoint was lost. If the partition began
+        # anew, the next model would lack what was learned of the partition.
         why_missing = find_missing_checkpoints(newest_model, offsets, self._topic.id)
         missing_backfills = [number for number in why_missing if is_backfill(number)]
         if self._start == "backfill" and missing_backfills:
-            # Each partition begins where the backfills end, so none can begin without them.
-            return dict.fromkeys(partitions, why_missing[missing_backfills[0]])
+            # Each partition begins where the backfills end, so no partition can begin if a backfill is missing.
+            why_first_missing = why_missing[missing_backfills[0]]
+            return dict.fromkeys(partitions, why_first_missing)
         return {partition: why for partition, why in why_missing.items() if partition in partitions}
 
     def _make_empty_folds(
         self, partitions: Sequence[int], backfills: Sequence[Checkpoint], comparison: StoreComparison
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Return the empty folds of new partitions, without those whose start cannot be saved."""
-        # An earlier owner may have committed where a partition begins.
-        committed_starts = comparison.offset_differences.committed_starts
-        starts = {partition: committed_starts[partition] for partition in partitions if partition in committed_starts}
-        undecided = [partition for partition in partitions if partition not in starts]
-        starts |= find_start_offsets(self._start, undecided, self._source, backfills)
-        # A partition that is not in `starts` begins at the earliest record. That need not be saved: an owner that finds
-        # no saved start also begins at the earliest record.
+        """Return the empty folds of new partitions.
+
+        If the start of a partition cannot be saved, the partition is left out; a later attempt begins it.
+        """
+        starts = self._find_starts(partitions, backfills, comparison.offset_differences.committed_starts)
+        # A partition that begins at the earliest record is not in `starts`. That start need not be saved: an owner that
+        # finds no saved start also begins at the earliest record.
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty for partition in partitions if partition not in starts}
         if starts:
-            folds |= yield from self._save_starts(starts, comparison)
+            saved_folds = yield from self._save_starts(starts, comparison)
+            folds |= saved_folds
         return folds
+
+    def _find_starts(
+        self, partitions: Sequence[int], backfills: Sequence[Checkpoint], committed_starts: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the offsets, by partition, at which new partitions begin, unless they begin at the earliest record.
+
+        An earlier owner may have committed where a partition begins. For the other partitions, the setting decides.
+        """
+        starts = {partition: committed_starts[partition] for partition in partitions if partition in committed_starts}
+        undecided = [partition for partition in partitions if partition not in starts]
+        starts |= find_start_offsets(self._start, undecided, self._source, backfills)
+        return starts
 
     def _save_starts(self, starts: Mapping[int, int], comparison: StoreComparison) -> FoldGenerator[dict[int, Fold]]:
         """Save an empty fold at the start of each new partition, and return the folds that were saved.
@@ -278,9 +299,9 @@ class Restorer:
             log.info("partition begun", partition=partition, offset=fold.position, start=origin)
 
     def _save_folds(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
-        """Save checkpoints of the folds in threads, and return the saved folds.
+        """Save checkpoints of the folds in threads, and return the folds that were saved.
 
-        Until all saves have ended, yield {}, so that the loop polls.
+        Until all saves have ended, yield {}, so that the loop polls. Saves that fail are noted in `self._failures`.
         """
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._topic.make_checkpoints(folds)}
 
@@ -288,20 +309,23 @@ class Restorer:
             stored.save(checkpoints[partition])
 
         saved_folds: dict[int, Fold] = {}
-        sizes = {partition: fold.nbytes for partition, fold in folds.items()}
+        sizes = {partition: fold.nbytes for partition, fold in folds.items()}  # they limit how many saves run at once
         for just_saved in self._run_for_each_partition(sizes, save):
             saved_folds |= {partition: folds[partition] for partition in just_saved}
             yield {}
         return saved_folds
 
 
-def _was_save_committed(committed: Committed | None) -> bool:
-    """Return whether the group has committed the offset of a checkpoint, not only the start of a new partition."""
+def _was_any_save_committed(committed: Committed | None) -> bool:
+    """Return whether the group has committed the offset of a checkpoint, not only the start of a new partition.
+
+    `committed` is what the group has committed for the partition; None: nothing.
+    """
     return committed is not None and not marks_start(committed.metadata)
 
 
-def _end_process_if_hanging(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that does the same, but lets the watchdog end the process if the store hangs."""
+def _with_watchdog(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that does the same; if a call hangs, the watchdog ends the process."""
 
     def call_watched(*args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function. If it takes longer than five minutes, the watchdog ends the process."""

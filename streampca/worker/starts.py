@@ -42,7 +42,10 @@ def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
 def _find_ends_of_backfills(
     partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
 ) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after all backfills."""
+    """Return the offsets, by partition, at which reading goes on after all backfills.
+
+    A partition that is absent is read from its first record on.
+    """
     ends_by_backfill = [_find_ends(backfill, partitions, source) for backfill in backfills]
     starts: dict[int, int] = {}
     for partition in partitions:
@@ -53,9 +56,12 @@ def _find_ends_of_backfills(
 
 
 def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after one backfill."""
+    """Return the offsets, by partition, at which reading goes on after one backfill.
+
+    A partition that is absent is read from its first record on.
+    """
     end = backfill.backfill_end
-    if end is None:  # the files end before the topic's first record, so reading begins there
+    if end is None:  # the backfill's files end before the first record of the topic
         return {}
     if isinstance(end, int):  # milliseconds since 1970
         return source.offsets_at(partitions, end)

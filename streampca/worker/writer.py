@@ -55,8 +55,8 @@ class CheckpointWriter:
     ) -> Future[SaveResult]:
         """Start to write checkpoints, and with `publish`, a model after them.
 
-        The checkpoints `saved_before` are in the store already, and a model is made without reading them again. With
-        `rewrite_lost` or `publish`, those that the store has lost are written again.
+        `saved_before` were saved earlier, so a model is made of them without reading them again. With `rewrite_lost` or
+        `publish`, those of `saved_before` that the store has lost are written again.
         """
         return self._executor.submit(self._write, checkpoints, publish, saved_before, rewrite_lost)
 
@@ -72,7 +72,7 @@ class CheckpointWriter:
             saved = self._save(stored, checkpoints, result)
             if publish:
                 self._publish(stored, [*saved_before, *saved], result)
-        except StoreError as error:  # nothing was written
+        except StoreError as error:  # the store could not be listed or compared, so nothing was written
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:

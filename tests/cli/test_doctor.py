@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from streampca.cli import doctor
-from streampca.cli.doctor import FAILED, PASSED, SKIPPED, Line, do_steps
+from streampca.cli.doctor import FAILED, PASSED, SKIPPED, Line, check_steps
 from streampca.cli.doctor_topic import TopicChecks
 from streampca.cli.member_start import MemberStart
 from streampca.cli.transform_start import TransformStart
@@ -43,7 +43,7 @@ def select_steps(steps: Iterable[Step], *names: str) -> list[Step]:
 def check_model(store: Path, **settings: str) -> Line:
     """Return the line about the model, which needs no broker."""
     steps = create_transform_start(store, **settings).steps()
-    [line] = do_steps(select_steps(steps, "model"))
+    [line] = check_steps(select_steps(steps, "model"))
     return line
 
 
@@ -86,12 +86,12 @@ def test_committed_offsets_say_where_transform_resumes_and_of_which_topic(tmp_pa
     steps = select_steps(start.steps(), "model", "transform group")
     checks = TopicChecks(start)
     checks.bounds = {0: (0, 9), 1: (0, 5)}
-    *_, group, lag = do_steps([*steps, *select_steps(checks.steps(), "lag")])
+    *_, group, lag = check_steps([*steps, *select_steps(checks.steps(), "lag")])
     assert group == Line(PASSED, "transform group", f"{start.settings.group} has offsets of 2 of 2 partitions")
     assert lag == Line(PASSED, "lag", f"{start.settings.group} is 2 records behind")
     former = topic.id
     topic.create(2)
-    *_, group = do_steps(steps)
+    *_, group = check_steps(steps)
     assert group.mark == FAILED
     ids = f"its id is {topic.id}, but was {former} in the committed offset of partition 0"
     assert f"not the topic that was read before ({ids})" in group.text
@@ -111,7 +111,7 @@ def test_a_folder_without_checkpoints_is_not_damaged(tmp_path: Path) -> None:
     start = WorkerStart(read, DirectoryStore(tmp_path))
     start.committed = {}
     start.topic_id = "id"
-    *_, line = do_steps(select_steps(start.steps(), "format", "checkpoints"))
+    *_, line = check_steps(select_steps(start.steps(), "format", "checkpoints"))
     assert line == Line(PASSED, "checkpoints", "none yet; partitions begin at latest")
 
 
@@ -135,7 +135,7 @@ def check_newest(start: MemberStart, reader: Any) -> Line:
     checks = TopicChecks(start)
     checks.bounds = {0: (0, 100), 1: (7, 7)}
     checks.reader = reader
-    *_, line = do_steps(select_steps([*start.steps(), *checks.steps()], "model", "format", "newest record"))
+    *_, line = check_steps(select_steps([*start.steps(), *checks.steps()], "model", "format", "newest record"))
     return line
 
 
@@ -249,7 +249,7 @@ def test_a_step_that_hangs_fails_after_the_timeout_and_the_next_steps_are_done(m
         Step("registered", lambda: "written", check=lambda: "only looked at"),
         Step("late", lambda: "done", after=["registered"]),
     ]
-    lines = list(do_steps(steps))
+    lines = list(check_steps(steps))
     ended.set()
     assert lines == [
         Line(FAILED, "store", "no answer within 0 s"),
@@ -271,7 +271,7 @@ def test_a_step_is_skipped_if_the_step_of_its_own_start_has_not_passed() -> None
         Step("format", fail),
         Step("output schema", lambda: "not done", after=["format"]),
     ]
-    assert [line.mark for line in do_steps(steps)] == [PASSED, FAILED, SKIPPED]
+    assert [line.mark for line in check_steps(steps)] == [PASSED, FAILED, SKIPPED]
 
 
 @pytest.mark.parametrize("role", [WorkerStart, TransformStart])

@@ -14,7 +14,7 @@ import pytest
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePattern, ResourceType
 from structlog.testing import capture_logs
 
-from streampca.cli.doctor import FAILED, PASSED, Line, do_steps, list_steps
+from streampca.cli.doctor import FAILED, PASSED, Line, check_steps, list_steps
 from streampca.cli.member_start import MemberStart
 from streampca.cli.transform_start import TransformStart
 from streampca.cli.worker_config import create_worker_config
@@ -101,9 +101,9 @@ def find_mistake(start: MemberStart) -> Line:
     return Line(PASSED, "start", "")
 
 
-def do_steps_of_doctor(start: MemberStart) -> list[Line]:
+def check_steps_of_doctor(start: MemberStart) -> list[Line]:
     with start.opened:
-        return list(do_steps(list_steps([start])))
+        return list(check_steps(list_steps([start])))
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_start_and_doctor_name_the_same_mistake(
     create: Callable[..., MemberStart] = getattr(at, role)
     mistake = find_mistake(create(**changed))
     assert mistake.step == step, mistake
-    said = {line.step: line for line in do_steps_of_doctor(create(**changed))}[step]
+    said = {line.step: line for line in check_steps_of_doctor(create(**changed))}[step]
     assert said.mark != PASSED
     texts = [re.sub(r"\d+ms", "", text) for text in (said.text.removeprefix("a start waits: "), mistake.text)]
     assert texts[0] == texts[1]  # librdkafka says how long it took
@@ -269,7 +269,7 @@ def test_doctor_fails_where_partitions_wait_for_a_place_and_a_start_goes_on(
 ) -> None:
     at = place(client)
     at.broker.add_partitions(at.topic, 3)
-    said = {line.step: line for line in do_steps_of_doctor(at.transform())}["output topic"]
+    said = {line.step: line for line in check_steps_of_doctor(at.transform())}["output topic"]
     assert said.mark == FAILED
     assert f"{at.topic}-out has 1 partitions, so partitions 1, 2 of {at.topic} wait" in said.text
     assert find_mistake(at.transform()) == Line(PASSED, "start", "")
@@ -283,7 +283,7 @@ def test_transform_continues_behind_the_last_output(place: Callable[[str], Place
     start = at.transform(transform_start="outputs")
     assert find_mistake(start) == Line(PASSED, "start", "")
     assert start.positions == {0: 6}
-    lag = {line.step: line for line in do_steps_of_doctor(at.transform(transform_start="outputs"))}["lag"]
+    lag = {line.step: line for line in check_steps_of_doctor(at.transform(transform_start="outputs"))}["lag"]
     assert lag.text == f"{at.group}-t is 3 records behind"
 
 
@@ -309,7 +309,7 @@ def test_doctor_changes_nothing_and_fences_no_member(place: Callable[[str], Plac
             transactions.recover()
             transactions.send([(output, 0, b"output", None, [], -1)])
             before = read_state(at)
-            lines = [*do_steps_of_doctor(at.worker()), *do_steps_of_doctor(at.transform(**avro))]
+            lines = [*check_steps_of_doctor(at.worker()), *check_steps_of_doctor(at.transform(**avro))]
             assert {line for line in lines if line.mark != PASSED} == set()
             assert read_state(at) == before
             transactions.commit({})  # raises if another producer has taken the id

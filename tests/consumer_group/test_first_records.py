@@ -52,7 +52,7 @@ def first_events(codec: Codec, partition: int, good: int) -> Iterator[Vectors]:
 def test_no_record_is_kept_and_each_is_looked_at_once(kind: str, d: int, good: int) -> None:
     warm = codec_of(kind, d)
     first = FirstRecords("readings", warm)
-    first.begin([0])
+    first.begin_checks([0])
     for event in first_events(warm, 0, good):  # what is made once in a process is not kept of a record
         first.check(event)
     codec = codec_of(kind, d)
@@ -61,7 +61,7 @@ def test_no_record_is_kept_and_each_is_looked_at_once(kind: str, d: int, good: i
     try:
         before, _ = tracemalloc.get_traced_memory()
         for partition in range(PARTITIONS):
-            first.begin([partition])
+            first.begin_checks([partition])
             handled += sum(first.check(event) for event in first_events(codec, partition, good))
         gc.collect()  # what is only in a cycle is not kept
         kept = tracemalloc.get_traced_memory()[0] - before
@@ -87,7 +87,7 @@ def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: in
     """Nothing is handled before the hundredth record was compared, and nothing is compared twice."""
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(250, 5))
     first = FirstRecords("readings", codec)
-    first.begin([0])
+    first.begin_checks([0])
     compared = 0
     for event in events_of(codec, V, size):
         compared = event.next
@@ -105,7 +105,7 @@ def test_records_that_are_read_again_are_handled_in_batches_of_any_size(size: in
 def test_after_a_minute_records_are_handled_and_still_compared() -> None:
     codec, V = codec_of("float64", 5), np.random.default_rng(0).normal(size=(30, 5))
     first = FirstRecords("readings", codec)
-    first.begin([0])
+    first.begin_checks([0])
     assert [first.check(event) for event in events_of(codec, V[:15], 5)] == [False] * 3
     assert (first.take_due(0.0), first.take_due(59.0), first.take_due(60.0), first.take_due(61.0)) == ([], [], [0], [])
     assert all(first.check(event) for event in events_of(codec, V, 4))

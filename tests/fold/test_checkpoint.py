@@ -270,4 +270,8 @@ def test_a_checkpoint_that_has_learned_nothing_takes_the_settings_of_the_worker(
         fold = Fold.empty(config.learning).at(2).skip(5).reject(["wrong_length"]).at(9)
         return replace(make_checkpoint(replace(fold, last=LastRecord(8, 2)), config, partition=3), names=config.names)
 
-    assert encode(rejected(before).adapt_to(now)) == encode(rejected(now))
+    reordered = replace(now, names=list("gfedcba"))
+    for then in (before, reordered):
+        assert encode(rejected(then).adapt_to(now)) == encode(rejected(now))
+    unnamed = replace(now, names=None)
+    assert encode(rejected(now).adapt_to(unnamed)) == encode(rejected(now))

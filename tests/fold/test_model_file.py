@@ -106,7 +106,7 @@ FLAWS: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "do not fit each other": lambda header, arrays: arrays.update(components=np.zeros((0, 6))),
     "not orthonormal": lambda header, arrays: arrays.update(components=arrays["components"] * 1e200),
     "negative": lambda header, arrays: arrays.update(explained_variance=-arrays["explained_variance"]),
-    "it holds the arrays components, explained_variance": lambda header, arrays: arrays.pop("mean"),
+    "its arrays are components, explained_variance": lambda header, arrays: arrays.pop("mean"),
     "version in its header is wrong: Field required": lambda header, arrays: header.pop("version"),
     "partition_losses in its header is wrong: Field": lambda header, arrays: header.pop("partition_losses"),
     "total_variance in its header is wrong": lambda header, arrays: header.update(total_variance=None),

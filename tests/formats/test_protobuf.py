@@ -121,6 +121,13 @@ def test_protobuf_fields_without_a_vector_are_rejected(field: str, reason: str, 
     assert_rejected(readings(field).decode([protobuf(reading(one=1))]), reason, words)
 
 
+@pytest.mark.parametrize("unit", ["m", "s"])
+def test_a_condition_on_a_single_message_is_refused_as_in_json(unit: str) -> None:
+    """Only elements of an array can be chosen: the numbers must not be read as if there were no condition."""
+    value = protobuf(reading(step={"deep": {"v": ROW, "unit": "m"}}))
+    assert_rejected(readings(f"step.deep[unit={unit}].v").decode([value]), "undecodable", "no field")
+
+
 def test_a_repeated_message_without_elements_has_no_vector() -> None:
     decoded = readings("steps.deep.v").decode([protobuf(reading())])
     assert (len(decoded.vectors), decoded.rejects) == (0, [])

@@ -53,7 +53,7 @@ def test_an_entry_of_a_text_may_be_missing(text: str) -> None:
      "order_17", "1234 5678 9012 3456", "12\n34\n56\n78", "the quick brown fox", "{", "[", "[[1. 2.]\n [3. 4.]]"],
 )  # fmt: skip
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(VectorError, match="not a string, unless it is base64"):
+    with pytest.raises(VectorError, match="not a string: it is neither base64"):
         decode_text(text)
 
 

@@ -23,7 +23,7 @@ ROW = [1.0] * D
 REFUSED = "must be a finite number, not null or NaN (this model was learned with missing=refuse)"
 RAGGED = "as the rows before it: all need the model's dimensions"
 NO_ROW = "must be an array of numbers, not"
-NO_TEXT = "expected an array of numbers, not a string, unless it is base64 of them or the text of an array"
+NO_TEXT = "expected an array of numbers, not a string: it is neither base64 of numbers nor the text of an array"
 WRONG_VECTORS: list[tuple[Any, str]] = [
     ([[1.0] * 4], "vectors[0] has 4 numbers where this model has 5"),
     ([ROW, [1.0] * 6], f"vectors[1] has 6 numbers, not 5 {RAGGED}"),

@@ -161,7 +161,8 @@ WRONG_BODIES: list[tuple[bytes, str, int, str]] = [
     (NOT_FINITE.tobytes(), RAW, 422, "vectors[2][3] must be a finite number, not null or NaN"),
     (b"\0" * 4 * D * 51, RAW, 413, "vectors has 51 rows, at most 50 are allowed: send fewer"),
     (b"\0" * 20_001, RAW, 413, "the body exceeds 20000 bytes: send fewer rows at once"),
-    *((b"\0" * 8 * D, f"application/octet-stream{more}", 415, f"does not say which numbers: send Content-Type: {RAW}")
+    *((b"\0" * 8 * D, f"application/octet-stream{more}", 415,
+       f"does not say the type of numbers: send Content-Type: {RAW}")
       for more in ("", ";dtype=int8")),
 ]  # fmt: skip
 WRONG_QUERIES: list[tuple[str, int, str]] = [

@@ -142,7 +142,7 @@ class Member:
         self.source = MemorySource(world.topic, script, batch)
         in_flight = InFlight[TransformedBatch](SynchronousExecutor(), partial(decode_records, codec), limit_bytes=10**6)
         self.transactions = MemoryTransactions(world.topic, self.source)
-        self.finder = StartFinder(self.source, TOPIC, OUTPUT, self._open_outputs, self.model.require_shape, start)
+        self.finder = StartFinder(self.source, TOPIC, OUTPUT, self._open_outputs, self.model.check_metadata, start)
         self.transformer = Transformer(
             TransformConfig(TOPIC, **config),
             self.source,

@@ -109,10 +109,10 @@ def test_another_shape_is_refused(models: Models, cache: ModelCache) -> None:
     publish(models, cache, numbered(3))
     model = following(cache)
     model.refresh()
-    model.require_shape("")
-    model.require_shape("k=2 d=5")
+    model.check_metadata("")
+    model.check_metadata("k=2 d=5")
     assert "output holds outputs of 3 components of 5 dimensions, but model version 3" in refusal(
-        InputError, model.require_shape, "k=3 d=5"
+        InputError, model.check_metadata, "k=3 d=5"
     )
     publish(models, cache, numbered(8, d=6))
     assert "holds outputs of 2 components of 5 dimensions, but model version 8" in refusal(InputError, model.refresh)
@@ -138,9 +138,9 @@ def test_no_other_version_continues_the_outputs_of_a_fixed_one(
     pins.set("a", 3)
     model.refresh()  # but a name is resolved once
     with pytest.raises(InputError, match=f"^output holds outputs of model version 3, {says}"):
-        model.require_shape("k=2 d=5 version=3 topic=x")
+        model.check_metadata("k=2 d=5 version=3 topic=x")
     for committed in ("k=2 d=5 topic=version", str(model.shape)):
-        model.require_shape(committed)
+        model.check_metadata(committed)
     text = "no model is pinned as 'b'; the names there are: a"
     assert refusal(InputError, following(cache, "b").refresh).endswith(text)
 

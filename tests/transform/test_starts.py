@@ -173,7 +173,7 @@ def test_outputs_that_cannot_be_read_end_the_member_unless_a_retry_can_help(
 
     finder = replace(Member(World(3)).finder, open_outputs=open_outputs)
     text = refusal(raised, finder.find, [0])
-    assert ("right Read on projected" in text) is (raised is SourceError)
+    assert ("right to read projected" in text) is (raised is SourceError)
 
 
 def test_outputs_behind_lost_records_still_tell_where_to_continue() -> None:

@@ -44,21 +44,20 @@ def learn(
     """
     n, d = V.shape
     has_all_directions = C.shape[1] == d
-    K = 0 if has_all_directions else C.shape[1]  # such a C need not learn, because it explains every message
+    K = 0 if has_all_directions else C.shape[1]  # C of all directions explains every message, so C need not learn
     kept_by_median = np.ones(n)
-    if total_variance <= smallest_variance:  # there is no variance to which distances from the mean can be compared
-        if n >= centring.UNCLIPPED_MESSAGES:
-            V, kept_by_median = centring.move_near_median(V)
-        weights = weights._replace(reach=np.full(n, np.inf))  # clips nothing
-    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the rows of a part of the block
+    lacks_variance = total_variance <= smallest_variance
+    if lacks_variance:
+        V, weights, kept_by_median = _clip_by_median(V, weights)
+    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the messages that are learned at a time
     C_and_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     # `_learn` fills in these arrays and Y, and updates C and the mean.
-    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)
-    explained_square = np.zeros(n)
-    squared_distance = np.zeros(n)
-    kept_share = np.zeros(n)
+    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)  # of the rows of Y: new directions are searched in these
+    explained_square = np.zeros(n)  # ‖y‖² less the squared residual on C
+    squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
+    kept_share = np.zeros(n)  # the share of v − m that clipping has left
     S, next_total_variance = _learn(
         V=as_kernel_input(V),
         C_and_rows=C_and_rows,
@@ -67,14 +66,14 @@ def learn(
         weights=weights,
         total_variance=float(total_variance),
         smallest_variance=float(smallest_variance),
-        sum_and_sign_of_rows=draw_sums_and_signs(n),
+        sum_and_sign_of_rows=draw_sums_and_signs(n),  # of each row: the random sum that it is added to, and its sign
         Y=Y,
         random_sums=random_sums,
         explained_square=explained_square,
         squared_distance=squared_distance,
         kept_share=kept_share,
     )
-    if has_all_directions:  # all of ‖y‖² is explained, which is (1−a)‖v − m‖²
+    if has_all_directions:  # C explains all of ‖y‖² = (1−a)‖v − m‖²
         explained_square = squared_distance * (1 - weights.a)
     if K:
         C = C_and_rows[:K].T
@@ -87,8 +86,20 @@ def learn(
         kept_share=kept_by_median * kept_share,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),
+        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # S is padded with zeros
     )
+
+
+def _clip_by_median(V: Array, weights: Weights) -> tuple[Array, Weights, F64]:
+    """Clip outliers by their distances from the median, for a stream that has no variance yet.
+
+    If V (n, d) has too few messages, none is clipped. Returns the messages, weights with which `_learn` clips no
+    message again, and the share of its distance from the median that each message keeps, (n,).
+    """
+    kept_share = np.ones(len(V))
+    if len(V) >= centring.UNCLIPPED_MESSAGES:
+        V, kept_share = centring.move_near_median(V)
+    return V, weights._replace(reach=np.full(len(V), np.inf)), kept_share
 
 
 def part_size(columns: int) -> int:
@@ -122,13 +133,18 @@ def _learn(
     sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64, squared_distance: F64,
     kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) part by part; return S and tr Σ after them.
+    """Learn the messages V (n, d) part by part; return S and tr Σ after them. For each part of b messages:
 
-    C_and_rows (K + b, d): Cᵀ, which is updated, above space for a part of b centred messages. One product of the part
-        with all of these rows gives both P = rows · C and G = rows · rowsᵀ.
+    1. Centre the messages, which moves the mean and tr Σ. The centred messages are the rows Y_b (b, d).
+    2. Compute P = Y_b · C and G = Y_b · Y_bᵀ, both by one product.
+    3. Learn the messages by Algorithm 1 from P, G and S alone, without vectors of length d.
+    4. Update C with all steps at once.
+    5. Write the rows, times the roots of their weights, to Y, and add them to the random sums.
+
+    C_and_rows (K + b, d): Cᵀ, which is updated, above space for the rows Y_b.
     S (K, K): (CᵀC)⁻¹ before the block.
     mean (d,): is updated.
-    sum_and_sign_of_rows (n, 2): see `_write_rows`.
+    sum_and_sign_of_rows (n, 2): of each row, the index of the random sum to which the row is added, and its sign.
     The arguments from Y on are results, which are filled in (`BlockResult`).
     """
     n = len(V)
@@ -137,14 +153,14 @@ def _learn(
     for first in range(0, n, part_size):
         end = min(first + part_size, n)
         C_and_part = C_and_rows[: K + end - first]
-        rows = C_and_part[K:]
+        rows = C_and_part[K:]  # Y_b, into which step 1 writes
         total_variance = centre_rows(
             V[first:end], mean, weights, first, total_variance, smallest_variance, rows, squared_distance[first:end],
             kept_share[first:end],
         )  # fmt: skip
         if K:
-            PG = product(rows, C_and_part, TRANSPOSED)  # P = rows · C and G = rows · rowsᵀ
-            # Of each message: coordinates X, Z (with which C takes all steps at once), and p = Cᵀy before it.
+            PG = product(rows, C_and_part, TRANSPOSED)  # [P | G]
+            # X are the coordinates of the messages on C. p is Cᵀy, with the C before the message. Z is for `_update_C`.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):

@@ -52,18 +52,23 @@ def compute_changes(
 ) -> PairChanges:  # fmt: skip
     """Compute how a block with missing entries changes each covariance Σ_ij (gaps.py, steps 1–3 and 6).
 
-    A message has the share c of the weight, the block η, and the past 1 − η. The message's row is y = f + r/√q. The fit
-    f is predicted, and r is the residual of an entry that the message shows. q is the share of messages that show it.
+    A message has the share c of the weight, the block η, and the past 1 − η. The message's row is y = f + r/√q: f is
+    predicted for every entry, and r is the residual of an entry that the message shows. q is the share of the messages
+    that show the entry.
 
-        product (d, d)          lower triangle of Σc yyᵀ about the row mean, which moves within the block
-        change_of_row_mean      (d,): by which it moves
+        product (d, d)          lower triangle of Σc yyᵀ about the mean of the rows, which moves within the block
+        change_of_row_mean      (d,): how far the mean of the rows moves
+        entries.mean_factor     (d,): √q_i/n_ii, which turns Σc f_j r_i/√q_i into Σc f_j r_i/n_ii
         shown_together (d, d)   n_ij: weight of the messages of the block that show both entries, lower triangle
         covariance              Σ before the block in the units of the data, packed; y is in these units times D (d,)
         known                   N before the block, packed: share of the weight for which each pair was known
 
-        B_ij = Σc f_i f_j / η + Σc f_i r_j / n_jj + Σc r_i f_j / n_ii + Σc r_i r_j / n_ij       the block's moment
-        g = min(η, 10 n_ij)        N′ = (1 − η) N + g        E = g/N′        Δ = E (B − Σ)       its effect
-        If no message shows both entries, B_ij and E are estimates, and N′ = (1 − η) N + η if N > 0.
+        B_ij = Σc f_i f_j / η + Σc f_i r_j / n_jj + Σc r_i f_j / n_ii + Σc r_i r_j / n_ij
+        g = min(η, n_ij / RARELY_SHOWN)        N′ = (1 − η) N + g        E = g/N′        Δ = E (B − Σ)
+
+    B is the mean product in the block about the mean before the block, g the weight with which the block counts, N′ the
+    next N, E the share of Σ_ij that the block replaces, and Δ the change of Σ_ij. If no message shows both entries,
+    B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -83,13 +88,14 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]
                 if shown_together[i, j] > 0:
-                    # Of Σc y_i y_j about the mean before the block, the rest without fits is Σc r_i r_j/√(q_i q_j).
+                    # Σc y_i y_j about the mean before the block is ff + fr + rf + Σc r_i r_j/√(q_i q_j).
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
+                    # Σc r_i r_j
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
                     moment = (
                         ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown_together[i, j]
                     )
-                    counted = min(eta, shown_together[i, j] / RARELY_SHOWN)
+                    counted = min(eta, shown_together[i, j] / RARELY_SHOWN)  # g
                     next_known[row + j] = known_before + counted
                     replaced_share[row + j] = counted / next_known[row + j]
                 else:
@@ -114,13 +120,13 @@ def _estimate_moment_if_never_together(
     """Estimate the mean product of entries i and j in a block, if no message of the block shows both.
 
     Each message has the weight c, and the block η. An entry is a predicted fit f, plus a residual r if the message
-    shows the entry. As no message has both residuals, their product counts as 0. The others are given as sums, in which
-    residuals are divided by √q (`Entries`):
+    shows the entry. No message has both residuals, so the product of both counts as 0. The other products are given as
+    sums, in which each residual is divided by √q, the root of the share of messages that show the entry (`root_q`):
 
         ff = Σc f_i f_j        fr = Σc f_i r_j/√q_j        rf = Σc f_j r_i/√q_i
 
-    If an entry begins in the block, fr and rf are divided by the weight of the messages that show the residual. If none
-    begins, they are divided by η, as if a missing residual were 0. ff is always divided by η.
+    If i or j begins in the block, √q fr and √q rf are divided by the weight n of the messages that show the residual
+    (`mean_factor` is √q/n). If neither begins, they are divided by η, as if a missing residual were 0.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -134,9 +140,11 @@ def _estimate_moment_if_never_together(
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
     """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
 
-    This is the share of an entry that was known for the smaller of the two entries' weights. If the block does not show
-    each of the entries, the block says nothing about their covariance, so the share is 0. But if an entry begins in the
-    block, it needs a first covariance, so the share is not 0.
+        share = η / min(w_i, w_j), at most 1
+
+    w is the weight for which an entry was known before the block, plus η if the block shows the entry. The share is 0
+    if w_i or w_j is 0. If the block shows at most one of the entries, the block says nothing about their covariance, so
+    the share is 0, unless an entry begins in the block: the entry needs a first covariance.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
@@ -156,13 +164,15 @@ def compute_changes_of_complete_block(
 ) -> PairChanges:
     """Compute how a block of complete messages changes the covariance Σ_ij of each pair (gaps.py, steps 1–3).
 
-    The past has the share `past` of the weight, the block η, and a message of the block c. N (`known`, packed) is the
-    share of the weight for which the pair was known before the block.
+        past, η       shares of the past and of the block in the weight after the block
+        Σc yyᵀ        `product` (d, d) of messages y with shares c, about their mean, which moves within the block
+        δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
+        Σ             `covariance` before the block in the units of the data, packed; y is in these units times D (d,)
+        N             `known` before the block, packed: share of the weight for which each pair was known
 
-    1. B, the block's mean product about the mean before the block: (Σc yyᵀ + δδᵀ)/η, for messages y in units of D (d,).
-       Σc yyᵀ is `product` (d, d), about the mean of the rows. δ is `change_of_row_mean` (d,).
-    2. N′ = past · N + η        E = η/N′, the share of Σ_ij that the block replaces
-    3. Δ = E (B − Σ), where Σ (`covariance`, packed) is converted from the units of the data to those of y
+    1. B = (Σc yyᵀ + δδᵀ)/η, the mean product in the block about the mean before the block
+    2. N′ = past · N + η, and E = η/N′, the share of Σ_ij that the block replaces
+    3. Δ = E (B − Σ), the change of Σ_ij in the units of y
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)

@@ -41,8 +41,8 @@ _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 def product(A: Array, B: Array, form: Any) -> Array:
     """Return AB if `form` is `PLAIN`, or ABᵀ if it is `TRANSPOSED`, for matrices of one type with contiguous rows.
 
-    `@` would take seconds to compile. BLAS reads matrices by columns, that is, transposed. So it gets B first, and
-    computes the transposed product.
+    `@` would take seconds to compile. BLAS reads and writes matrices by columns, so each of our matrices is the
+    transpose for BLAS. So BLAS gets B first, and computes (AB)ᵀ = BᵀAᵀ.
     """
     m, k = A.shape
     n = B.shape[0] if form == TRANSPOSED else B.shape[1]
@@ -92,18 +92,19 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # The group changes C at once, C ← C + (Y − XCᵀ)ᵀZ, so with the rows of the group in X, Z and G:
-        #     p ← p − (pXᵀ − G)Z for later messages        z ← z − (zXᵀ)Z for earlier messages
+        # All steps of the group change C to C + (Y − XCᵀ)ᵀZ, where X, Y and Z have the rows of the group. Thus:
+        #     rows of later messages:    p ← p − (pXᵀ − G)Z
+        #     rows of earlier messages:  z ← z − (zXᵀ)Z
         group_Z = _solve(X[first:end], h[first:end])
-        factors = product(p_or_z, X[first:end], TRANSPOSED)
-        for s in range(end, b):
+        factors = product(p_or_z, X[first:end], TRANSPOSED)  # zXᵀ of earlier messages, and pXᵀ of later messages
+        for s in range(end, b):  # pXᵀ − G of later messages
             for t in range(first, end):
                 factors[s, t - first] -= G[s, t]
         change = product(factors, group_Z, PLAIN)
         for s in range(b):
             is_in_group = first <= s < end
             for j in range(w):
-                if is_in_group:
+                if is_in_group:  # the row was p, and becomes z
                     p[s, j] = p_or_z[s, j]
                     p_or_z[s, j] = group_Z[s - first, j]
                 else:
@@ -135,12 +136,13 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         x = S p_s        u = Sx        h = η / (1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
         g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ
 
-    A message's update of S is due until the next message, so that S is read once for both the update and Sx.
+    S is updated one message late: the update by message s is done while message s + 1 is learned, so that one pass over
+    S does the update and computes Sx.
     """
     w = len(S)
-    Sp = product(p[first:end], S, PLAIN)
+    Sp = product(p[first:end], S, PLAIN)  # kept up to date while p and S change
     u = np.zeros(w)
-    f_due = 0.0  # f and u of the update that is due
+    f_due = 0.0  # f and u of the message whose update of S is not done yet
     u_due = np.zeros(w)
     for s in range(first, end):
         x = X[s]
@@ -150,7 +152,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         for j in range(w):
             xx += x[j] * x[j]
             xp += x[j] * p[s, j]
-        _shrink_and_multiply(S, shrink=f_due, v=u_due, x=x, out=u)  # the update that is due, then u = Sx
+        _shrink_and_multiply(S, shrink=f_due, v=u_due, x=x, out=u)  # S ← S − f u uᵀ of message s − 1, then u = Sx
         for j in range(w):
             u_due[j] = u[j]
         for j in range(w):
@@ -159,19 +161,21 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
         f_due = g / (1.0 + g * xu)
         _move_later_messages(p[s + 1 : end], Sp[s + 1 - first :], G[s, s + 1 : end], h[s], f_due, x, u, xu)
-    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)  # the last update; u is not used any more
+    # The update by the last message. The product with x is not needed, so any x will do.
+    _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
 
 
 @compiled_within
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
     """Update p and Sp of each later message t, after a message y has changed C and S = (CᵀC)⁻¹.
 
-        p_t ← p_t + e x        e = h (G_t − p_t·x), because p_t is Cᵀy_t
-        S ← S − f u uᵀ         u = Sx before the update, and xu = x·u
-        Sp_t ← Sp_t + (e − f (u·p_t + e xu)) u
+    x are the coordinates of y, h is the size of its step, and G_t is y_t·y. S has changed to S − f u uᵀ, where u = Sx
+    with the S before, and xu = x·u. C has changed, so p_t = Cᵀy_t changes:
 
-    x are the coordinates of y, h is its step, f the factor of the update of S, and G_t is y_t·y. u·p_t is computed as
-    x·Sp_t, which has a smaller rounding error.
+        p_t ← p_t + e x                                 e = h (G_t − p_t·x)
+        Sp_t ← (S − f u uᵀ)(p_t + e x)  =  Sp_t + (e − f (u·p_t + e xu)) u
+
+    u·p_t is computed as x·Sp_t, which has a smaller rounding error.
     """
     w = len(x)
     for t in range(len(p)):

@@ -66,21 +66,21 @@ def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array 
 
     1. X (d, m), an orthonormal basis of the span of D · `start`
     2. S = BᵀBX (d, m)
-    3. J with JJᵀ = S(XᵀS)⁻¹Sᵀ, which approximates BᵀB
+    3. J with JJᵀ = S(XᵀS)⁻¹Sᵀ, which approximates BᵀB: J = SUΛ^−½, where XᵀS = UΛUᵀ
     4. the leading axes of JJᵀ, times their standard deviations
     """
     D = np.reshape(to_next_units, (-1, 1)).astype(A.dtype)
-    X = orthonormalise(D * start, passes=1)  # half of the digits are enough
+    X = orthonormalise(D * start, passes=1)  # 1. Half of the digits are enough.
     BX = A @ (D * X)
-    S = D * (BX.T @ A).T  # (BᵀBX); BLAS is quickest with this order of the factors
+    S = D * (BX.T @ A).T  # 2. This is BᵀBX. BLAS is quickest with this order of the factors.
     XS = (X.T @ S).astype(np.float64)
     symmetric_XS = (XS + XS.T) / 2
-    variance, U = _leading_eigenvectors(symmetric_XS, len(XS))
+    eigenvalues, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    largest_variance = variance[-1]  # they are ascending
-    is_kept = variance > rounding * largest_variance  # the inverse of a smaller one would magnify rounding
-    J = S @ (U[:, is_kept] / np.sqrt(variance[is_kept])).astype(S.dtype)
-    # For an eigenvector u of JᵀJ, Ju is an axis of JJᵀ times its standard deviation.
+    largest_eigenvalue = eigenvalues[-1]  # they are ascending
+    is_kept = eigenvalues > rounding * largest_eigenvalue  # the inverse of a smaller one would magnify rounding
+    J = S @ (U[:, is_kept] / np.sqrt(eigenvalues[is_kept])).astype(S.dtype)  # 3.
+    # 4. For an eigenvector u of JᵀJ, Ju is an axis of JJᵀ times its standard deviation.
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
     selected = limits.select(axis_variance)
     return np.ascontiguousarray(J @ combinations[:, selected].astype(J.dtype))

@@ -156,8 +156,9 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, and after it maybe the bytes of the vectors. Raises `RequestError`."""
-    if raw.media_type != OCTET_STREAM:  # clients send JSON with bytes behind it as this type
-        raw.require_json(also_supported=[OCTET_STREAM])
+    is_json_with_bytes = raw.media_type == OCTET_STREAM  # as clients call JSON that is followed by bytes
+    if not is_json_with_bytes:
+        raw.require_json(also_named_in_error=[OCTET_STREAM])
     refuse_query(list(raw.query), instead="write a version into the path, and everything else into the body")
     json_text = raw.body[: raw.json_length]
     request = validate(schemas.InferenceRequest, parse_json_object(json_text, limits))

@@ -48,17 +48,17 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS  # limit of what one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # The group's metadata at each assignment that `poll` has not returned yet.
+        # For each event `Assigned` that `poll` has not returned yet, the group's metadata at this assignment.
         self._queued_memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
-        self._has_joined = False
-        self._has_subscribed = False
-        if not self._group:
+        self._has_joined = False  # whether this consumer is a member of the group, as last found
+        self._has_subscribed = False  # whether this consumer has asked to join the group
+        if not self._group:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
-        self._is_revoking = False  # True from a revocation until the next poll, before which the worker handles it
-        self._member_id = ""  # at the last assignment
-        self._next_member_check_at = 0.0  # by time.monotonic
-        self._next_group_check_at = 0.0
+        self._is_revoking = False  # True between a revocation and the poll after the worker has handled it
+        self._member_id = ""  # at the last assignment; another id means that the group has removed this member
+        self._next_member_check_at = 0.0  # when the id is compared again, by time.monotonic
+        self._next_group_check_at = 0.0  # when to ask again whether nobody in the group reads the topic
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
@@ -263,8 +263,8 @@ class ConfluentSource(ClientSource):
         """Let the next `poll` return `Revoked`. The client calls this when the group revokes partitions."""
         self._has_joined = False
         if not self._closed:
-            # Fetching stops now, but the partitions are not given up. The group waits until our next poll calls
-            # `unassign`, before which the worker saves them.
+            # `assign([])` only stops fetching. The group waits while the worker saves. Then our next poll calls
+            # `unassign`, which gives the partitions up.
             consumer.assign([])
             self._is_revoking = True
             self._add_rebalance(Revoked, revoked)

@@ -75,7 +75,7 @@ class ConfluentTransactions(ClientTransactions):
         produce: Any = producer.produce
         for topic, partition, value, key, headers, timestamp in records:
             partition_number = _BY_KEY if partition is None else partition
-            # An optimisation: most records need no call.
+            # `_to_client_time` changes no positive timestamp. The condition is an optimisation: it saves most calls.
             time_ms = timestamp if timestamp > 0 else _to_client_time(timestamp)
             on_delivery = None  # then the producer calls its option `on_delivery`
             if self._must_measure_records:  # most transactions need no sizes, and measuring takes time
@@ -137,7 +137,7 @@ class ConfluentProducer(ClientProducer):
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, ProducedRecord] = {}  # by number, in the order of sending
         self._sent = 0  # number of the last record
-        # Dead letters that were refused for the time of sending. They are sent again with another timestamp.
+        # Dead letters whose timestamp, the time of sending, was refused. They are sent again with another timestamp.
         self._to_resend: list[ProducedRecord] = []
         self._replace_after_s = REPLACE_CLIENT_AFTER_S  # longest wait for an acknowledgement from one producer
         self._connection = ConfluentConnection(self._settings, self._topic).start()
@@ -241,9 +241,9 @@ class ConfluentProducer(ClientProducer):
             raise self._connection.source_error(error)
 
     def _on_delivery(self, number: int, error: KafkaError | None, _: Any) -> None:
-        """Handle the answer to a record. The client calls this in `poll` and `flush`, which pass a `SourceError` on.
+        """Handle the answer to a record. The client calls this in `poll` and `flush`, which raise our `SourceError`.
 
-        A dead letter that was refused for the time of sending is sent again later, with another timestamp.
+        A dead letter whose timestamp was refused is sent again later, with another timestamp.
         """
         record = self._unacknowledged[number]
         if error is None:
@@ -251,7 +251,7 @@ class ConfluentProducer(ClientProducer):
             self._waiting_since = time.monotonic()
             self._replace_after_s = REPLACE_CLIENT_AFTER_S  # the usual limit again: this producer gets answers
             return
-        letter_to_resend = self._replace_refused_time(record, error.code())
+        letter_to_resend = self._replace_refused_timestamp(record, error.code())
         if letter_to_resend is None:
             raise self._connection.source_error(error, lacks_key=record.key is None)
         del self._unacknowledged[number]

@@ -124,11 +124,11 @@ class KafkaPythonConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic, from any thread."""
         has_ended = threading.Event()
-        # The thread that runs the client's event loop sends the request. If the client is a producer, `_manager.run`
-        # would run this loop in our thread, too.
+        # A thread of the client runs its event loop, and sends the request. We do not call `_manager.run`: with a
+        # producer, it would run this event loop in our thread, while the thread of the client runs it, too.
         request = self._manager.call_soon(self._request_topic, timeout_s)
         request.add_both(lambda _: has_ended.set())
-        is_in_time = has_ended.wait(timeout_s + 1)
+        is_in_time = has_ended.wait(timeout_s + 1)  # the request itself ends after `timeout_s`
         if not is_in_time or isinstance(request.exception, errors.RetriableError):
             raise TimeoutError
         if request.exception is not None:

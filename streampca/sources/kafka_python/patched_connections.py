@@ -61,13 +61,13 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
     """The connections of one client."""
 
     def __init__(self, net: NetworkSelector, owner: ClientConnection, **configs: Any) -> None:
-        """Fault of kafka-python: it ignores the option `allow_auto_create_topics`, so a deleted topic is created again.
+        """`owner` is told why a connection fails.
 
-        `owner` is told why a connection fails.
+        Fault of kafka-python: it ignores the option `allow_auto_create_topics`, so a deleted topic is created again.
         """
         super().__init__(net, **configs)
         self._owner = owner
-        # When a broker listed in the cluster's metadata was last seen connected. Bootstrap servers are not listed.
+        # Time at which a broker of the cluster's metadata was last found connected. Bootstrap servers do not count.
         self._listed_broker_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 

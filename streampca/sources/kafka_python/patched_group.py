@@ -33,7 +33,7 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:
-            self._assigned_nothing = False  # until `_perform_assignment` finds it in this rebalance
+            self._assigned_nothing = False  # `_perform_assignment` sets it again if this member leads the group
             self._kept_assignment = await super()._do_join_and_sync_async()
             self._kept_generation = self._generation
         return self._kept_assignment

@@ -54,15 +54,15 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         super().__init__(settings.topic)
         self._connection = KafkaPythonConnection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._revoked: set[TopicPartition] = set()  # by the current rebalance
+        self._revoked: set[TopicPartition] = set()  # those of which the current rebalance has added an event `Revoked`
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
-        # The client would log each `_SuspendError` of our listener as a failure.
+        # Our listener raises `_SuspendError` to suspend a rebalance. The client would log this error as a failure.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspend_error)
         if settings.group:
             self._consumer.subscribe([settings.topic], listener=self)
             self._connection.wait_for_partitions()
-        else:
+        else:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
             self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
             self._prepare_assigned(self._assigned)
@@ -206,12 +206,13 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """Let our poll return `Revoked`, and suspend the rebalance until the worker has handled the event.
 
-        When the client calls this again, no partition is newly revoked. Then the rebalance proceeds.
+        The first call raises `_SuspendError`, which suspends the rebalance. At our next poll, the client calls this
+        again. Then no partition is newly revoked, so no error is raised, and the rebalance proceeds.
         """
         client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the rebalance
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
-        self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if there are any
+        self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if any is newly revoked
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         self._revoked = set()

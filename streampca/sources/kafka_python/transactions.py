@@ -85,7 +85,8 @@ class KafkaPythonProducer(ClientProducer):
         with self._connection.translate_errors():
             future = self._producer.send(
                 self._topic,
-                # The client refuses a record without key and value. `_TupleToValue` unpacks the tuple.
+                # The client refuses a record whose key and value are both None. A tuple is not None; the
+                # serializer `_TupleToValue` unpacks the tuple.
                 (record.value,),
                 record.key,
                 headers=_replace_null_by_empty(record.headers),
@@ -97,7 +98,7 @@ class KafkaPythonProducer(ClientProducer):
     def _wait_for_acknowledgements(self, timeout_s: float) -> int:
         """Wait at most `timeout_s` for each record, and return how many are not acknowledged yet.
 
-        A dead letter that was refused for the time of sending is sent again. Any other refusal raises `SourceError`.
+        A dead letter whose timestamp was refused is sent again. Any other refusal raises `SourceError`.
         """
         while self._unacknowledged:
             oldest = self._unacknowledged[0]
@@ -113,12 +114,12 @@ class KafkaPythonProducer(ClientProducer):
         return len(self._unacknowledged)
 
     def _resend_or_raise(self, refused: ProducedRecord, error: KafkaError) -> None:
-        """Send a dead letter again, with another timestamp, if brokers have refused it for the time of sending.
+        """If brokers have refused the timestamp of a dead letter, send the letter again with another timestamp.
 
         Raises `SourceError` if brokers have refused a record for another reason.
         """
         code = getattr(error, "errno", None)  # Kafka's code
-        letter_to_resend = self._replace_refused_time(refused, code)
+        letter_to_resend = self._replace_refused_timestamp(refused, code)
         if letter_to_resend is None:
             raise self._connection.source_error(error, lacks_key=refused.key is None) from None
         self._produce(letter_to_resend)
@@ -159,7 +160,8 @@ class KafkaPythonTransactions(ClientTransactions):
             try:
                 future = producer.send(
                     topic,
-                    # The client refuses a record without key and value. `_TupleToValue` unpacks the tuple.
+                    # The client refuses a record whose key and value are both None. A tuple is not None; the
+                    # serializer `_TupleToValue` unpacks the tuple.
                     (value,),
                     key,
                     headers=_replace_null_by_empty(headers),

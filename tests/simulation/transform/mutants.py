@@ -147,7 +147,8 @@ TRANSFORM_MUTANTS: Mutants = {
     "members begin at the earliest record":
         (1, make_patch(Transformer, _restore=_restores_from_the_start)),
     "outputs are written again when the group's offsets are gone":
-        (8, make_patch(StartFinder, _begin=lambda self, partitions, written: dict.fromkeys(partitions, Position(-1)))),
+        (8, make_patch(StartFinder,
+                       _choose_starts=lambda self, partitions, written: dict.fromkeys(partitions, Position(-1)))),
     "outputs of a topic that was deleted count": (3, make_patch(starts, _is_of_other_topic=do_nothing)),
     "bad records end members that continue others' work":
         (459, make_patch(Transformer, _write=_writes_as_at_the_first_start)),
@@ -159,8 +160,9 @@ TRANSFORM_MUTANTS: Mutants = {
         (13, make_patch(TransformSource, is_stable=lambda self, partitions: True)),
     "dead letters are not sent":
         (1, make_patch(ClusterTransactions, send=_sends_no_dead_letters)),
-    "all members begin a group at once": (902996, make_patch(StartFinder, _wait_for_shape_of_group=do_nothing)),
-    "models of another shape are used": (7, make_patch(CurrentModel, require_shape=do_nothing)),
+    "all members begin a group at once":
+        (902996, make_patch(StartFinder, _refuse_to_begin_before_lowest_partition=do_nothing)),
+    "models of another shape are used": (7, make_patch(CurrentModel, check_metadata=do_nothing)),
     "the model goes back when a newer one is damaged": (515, LOADS_OLDER_MODELS),
     "a topic that was replaced is not noticed": (22, make_patch(Transformer, _require_same_topic=do_nothing)),
     "offsets name a topic that was not read": (10, make_patch(Transformer, _commit=_commits_for_the_present_topic)),

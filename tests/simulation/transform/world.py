@@ -147,7 +147,7 @@ class TransformWorld(Site):
         in_flight = make_in_flight(process, partial(decode_records, codec), self.plan.in_flight_bytes)
         checks = EventChecks(self, machine.mount)
         finder = StartFinder(
-            source, TOPIC, OUTPUT, partial(self._open_outputs, source), model.require_shape, self.transform_start
+            source, TOPIC, OUTPUT, partial(self._open_outputs, source), model.check_metadata, self.transform_start
         )
         member = Transformer(self.config, source, in_flight, transactions, outputs, finder, checks.notify)
         self._run(machine, member, lambda: checks.has_continued and not self.has_forgotten)
