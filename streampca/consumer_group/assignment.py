@@ -239,7 +239,8 @@ class Assignment(Generic[P]):
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin the next attempt to restore the remaining partitions if the pause after the last attempt is over.
 
-        The first call sets the countdown of a minute, after which a foreign store is refused.
+        The first call sets a countdown of a minute. Until it is over, a store with another id than the group's is
+        tolerated.
         """
         if self._foreign_store_countdown is None:
             self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)

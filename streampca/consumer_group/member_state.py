@@ -214,7 +214,7 @@ class MemberState(NamedTuple):
         return causes
 
     def _find_new_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[type, str]:
-        """Do what `_find_new_causes` does, for the two problems that a tick of the loop shows."""
+        """Return the causes of the two problems that a tick of the loop shows; `_ENDED` for each that has ended."""
         causes: dict[type, str] = {}
         if status.connected:
             causes[NO_BROKER_ANSWERS] = _ENDED

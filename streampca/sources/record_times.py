@@ -156,7 +156,7 @@ class TimestampReplacer:
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    is_dead_letter = timestamp_ms < 0  # negative stands for the time of sending, which only dead letters have
+    is_dead_letter = timestamp_ms < 0  # negative: to be sent with the time of sending, as dead letters are
     original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
     return topic, partition, value, key, headers, original_ms
 

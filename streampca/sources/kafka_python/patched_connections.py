@@ -173,9 +173,10 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         return 1000 * float(super().connection_delay(node_id))
 
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
-        """Connect to a broker, unless it is too early. If the broker has refused the last login, a consumer raises.
+        """Connect to a broker, unless it is too early. For a consumer, raise the error if the last login was refused.
 
-        A producer does not raise. Fault of kafka-python: after this error, its thread would try again without a pause.
+        For a producer, do not raise. Fault of kafka-python: after this error, a producer's thread would try again
+        without a pause.
         """
         # Only the thread of a producer passes an option, which is used for nothing else.
         is_producer = bool(options_of_producer)
