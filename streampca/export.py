@@ -19,7 +19,7 @@ _ONNX = """
 <ir_version: 9, opset_import: ["" : 18]>
 streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] residual)
 {{
-    {fill}
+    {missing_to_nan}
     {centre}
     coordinates = MatMul (centred, axes)
     projection = MatMul (coordinates, components)
@@ -31,7 +31,7 @@ _CENTRE = "centred = Sub ({vectors}, mean)"
 _STANDARDIZE = "deviation = Sub ({vectors}, mean) centred = Mul (deviation, scale)"
 # In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision:
 # filled = where(an entry equals any missing value, nan, before).
-_FILL = """
+_MISSING_TO_NAN = """
     given_{precision} = Cast <to = {precision_type}> ({before})
     entries_{precision} = Unsqueeze (given_{precision}, last)
     equal_{precision} = Equal (entries_{precision}, missing_{precision})
@@ -54,17 +54,20 @@ def to_onnx(published: PublishedModel) -> bytes:
         "mean": model.mean.astype(np.float64),
         "axes": np.ascontiguousarray(model.components.T, np.float64),
         "components": model.components.astype(np.float64),
-        "along": np.array([1]),
+        "along": np.array([1]),  # the axis along which the squares of a residual are summed
     }
     centre = _CENTRE
     if model.scale is not None or model.seen is not None:
         centre = _STANDARDIZE
-        # A dimension that was never seen has the factor 0.
+        # `model.D` has the factor that standardises each dimension. A dimension that was never seen gets the factor 0.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
-    fill = _make_fill(published.missing_values)
-    constants |= fill.constants
+    missing_to_nan = _make_missing_to_nan(published.missing_values)
+    constants |= missing_to_nan.constants
     text = _ONNX.format(
-        d=model.dimensions, k=model.n_components, fill=fill.text, centre=centre.format(vectors=fill.output_name)
+        d=model.dimensions,
+        k=model.n_components,
+        missing_to_nan=missing_to_nan.text,
+        centre=centre.format(vectors=missing_to_nan.output_name),
     )
     onnx_model = parser.parse_model(text)
     for name, array in constants.items():
@@ -77,7 +80,7 @@ def to_onnx(published: PublishedModel) -> bytes:
     return bytes(onnx_model.SerializeToString())
 
 
-class _Fill(NamedTuple):
+class _MissingToNan(NamedTuple):
     """The part of the graph that replaces missing values by NaN."""
 
     text: str
@@ -85,22 +88,22 @@ class _Fill(NamedTuple):
     output_name: str  # of the vectors after the replacement
 
 
-def _make_fill(missing: MissingValues) -> _Fill:
+def _make_missing_to_nan(missing: MissingValues) -> _MissingToNan:
     """Return the part of the graph that replaces missing values by NaN; it is empty if there are none."""
     from onnx import helper
 
     output_name = "vectors"  # the input of the graph
     if not missing.numbers:
-        return _Fill("", constants={}, output_name=output_name)
+        return _MissingToNan("", constants={}, output_name=output_name)
     text = ""
     constants: dict[str, NDArray[Any]] = {
-        "last": np.array([2]),  # the axis along which an entry is compared with each missing value
+        "last": np.array([2]),  # the axis of the missing values, with each of which an entry is compared
         "nan": np.array(np.nan),
     }
-    # An entry may equal a missing value exactly, or after both were rounded to the model's type. There is a step for
-    # each, whose input is the output of the step before.
+    # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So there
+    # is a step in float64, then a step in the model's type, which takes the output of the first step.
     for precision in dict.fromkeys(("float64", missing.dtype)):
-        text += _FILL.format(
+        text += _MISSING_TO_NAN.format(
             before=output_name,
             precision=precision,
             precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
@@ -109,7 +112,7 @@ def _make_fill(missing: MissingValues) -> _Fill:
         )
         constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
         output_name = f"filled_{precision}"
-    return _Fill(text, constants, output_name)
+    return _MissingToNan(text, constants, output_name)
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}

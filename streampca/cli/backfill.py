@@ -59,8 +59,9 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # The metadata of the table tell whether elements of arrays have changed their index from row to row.
-    print_warning(decode_element_indices(rejected_rows).warning)
+    # `execute` also notes in this table's metadata at which index of its array each element was found, in all rows.
+    element_indices = decode_element_indices(rejected_rows)
+    print_warning(element_indices.warning)  # "" if no element was at different indices in different rows
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"

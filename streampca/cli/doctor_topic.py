@@ -218,10 +218,11 @@ class TopicChecks:
         """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
         bounds_now = self.reader.find_bounds()
-        bounds_before = self.reader.log_bounds  # of when the reader was opened
+        bounds_before = self.reader.log_bounds  # as they were when the reader was opened
         for partition, (_first, committed_end) in bounds_now.items():
             _earliest, end_of_log_before = bounds_before[partition]
-            # Committed records end at an open transaction. Later records do not count, since they may be in progress.
+            # If a transaction is open, the committed records end where the transaction begins. A transaction that began
+            # after the reader was opened does not count, since it is probably just running.
             if committed_end < end_of_log_before:
                 offsets[partition] = committed_end
         return offsets

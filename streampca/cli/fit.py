@@ -135,7 +135,11 @@ def _create_scores_builder(fold_config: FoldConfig, start_model: model_file.Publ
 def _make_published_model(
     merged: MergedFold, fold_config: FoldConfig, scores_builder: PastScoresBuilder
 ) -> model_file.PublishedModel:
-    """Make the model that `fit` writes to its output file. `fit --start-from` can continue from this model."""
+    """Make the model that `fit` writes to its output file.
+
+    `fit --start-from` can continue from this model. For that, the model also has the covariance, or the axes, and in
+    `known` how often each of their entries was known.
+    """
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
     covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)
     return replace(published, covariance_or_axes=covariance_or_axes, known=merged.state.known)

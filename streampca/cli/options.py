@@ -181,14 +181,15 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    The annotation of the function's first parameter says what the function gets: `Options`, the text of each option, or
-    the name of a settings class, the settings read from them. With `logs_errors`, errors are logged instead of printed.
+    If the first parameter of the function is annotated `Options`, the function gets the text of each option. If the
+    annotation is the name of a settings class, the function gets the settings that are read from the options. With
+    `logs_errors`, errors are logged instead of printed.
     """
     option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` as a command. Its options are the settings, and its parameters after the first."""
-        first_parameter, *own_parameters = inspect.signature(function).parameters.values()
+        """Add `function` as a command. Its first parameter takes the settings; the others are further options."""
+        settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
@@ -198,10 +199,10 @@ def command(
             `arguments`.
             """
             options = {option: arguments.pop(option) for option in option_names}
-            if first_parameter.annotation is Options:
+            if settings_parameter.annotation is Options:
                 function(options, **arguments)
                 return
-            settings_class_name = first_parameter.annotation  # a text, since importing the class is slow
+            settings_class_name = settings_parameter.annotation  # a text, since importing the class is slow
             with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)
 

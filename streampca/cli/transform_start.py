@@ -224,7 +224,7 @@ class TransformStart(MemberStart):
     def _check_group(self) -> str:
         """Check that the group's earlier outputs fit this topic and this model. Returns what was found.
 
-        Also sets the offset at which each partition continues.
+        `StartFinder.find` makes this check. It also finds the offset at which each partition continues.
         """
         settings = self.settings
         self.start_finder = StartFinder(
@@ -238,10 +238,10 @@ class TransformStart(MemberStart):
         finding = self._find_committed()
         # A partition that the output topic lacks is left out: it waits until the output topic has grown.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        starts = self.start_finder.find(partitions)
+        start_by_partition = self.start_finder.find(partitions).positions(partitions)
         self.positions = {
             partition: start.position
-            for partition, start in starts.positions(partitions).items()
+            for partition, start in start_by_partition.items()
             if start.position >= 0  # -1: nobody has read the partition yet
         }
         return finding

@@ -239,12 +239,14 @@ class Assignment(Generic[P]):
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin the next attempt to restore the remaining partitions if the pause after the last attempt is over.
 
-        The first call sets the countdown of a minute, after which a foreign store is refused.
+        The first call sets a countdown of a minute. Until it is over, a store with another id than the group's is
+        tolerated.
         """
         if self._foreign_store_countdown is None:
             self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
         if self._retry_pause.is_over(now):
-            self._retry_pause = Countdown(min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S))
+            next_pause_s = min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S)
+            self._retry_pause = Countdown(next_pause_s)
             self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
 
     def _do_restore_step(self, attempt: Generator[Mapping[int, P], None, None]) -> None:

@@ -62,9 +62,9 @@ class InFlight(Generic[R]):
     ) -> None:
         """At most `limit_bytes` are in flight; the records of one poll may exceed it.
 
-        `decode` returns `Undecoded` if the records cannot be decoded for now. It may decode fewer records than it was
-        given, from the first on. `check_threads` raises the error of a dead thread. The simulation replaces
-        `new_future`.
+        `decode` returns `Undecoded` if the records cannot be decoded for now. It may decode only the first of the
+        records; it is called again for the rest. `check_threads` raises the error of a dead thread. The simulation
+        replaces `new_future`.
         """
         self._executor = executor
         self._decode_records = decode
@@ -72,8 +72,8 @@ class InFlight(Generic[R]):
         self._check_threads = check_threads
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
-        self._queues: dict[int, PartitionQueue] = {}  # by partition: they run its tasks in order
-        # By partition: the result of its newest task that learns or projects. Absent if the loop has handled it.
+        self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
+        # By partition: the result of the newest task that learns or projects. Absent once the loop has handled it.
         self._newest_unhandled_work: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:

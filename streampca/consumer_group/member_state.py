@@ -35,6 +35,8 @@ from streampca.sources.events import SourceStatus
 # much: a second one often follows it.
 _STANDBY_AFTER_S = 10.0
 
+_ENDED = ""  # in place of the cause of a problem: the problem has ended
+
 # Type of an event → the keys of the problems in `MemberState.problems` that each such event ends.
 _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
     PartitionsAssigned: [RestoreFailed],
@@ -111,10 +113,10 @@ class MemberState(NamedTuple):
         saving = self.saving.after(event, partitions, now.monotonic_s)
         state = self._replace(partitions=partitions, saving=saving)
         problems = self._problems_after(event, state, now.monotonic_s)
-        return state._replace(problems=problems)._with_remaining_fields_after(event, now)
+        return state._replace(problems=problems)._update_other_fields(event, now)
 
-    def _with_remaining_fields_after(self, event: MemberEvent, now: Moment) -> "MemberState":
-        """Return the state after an event. `after` has already updated `partitions`, `saving` and `problems`."""
+    def _update_other_fields(self, event: MemberEvent, now: Moment) -> "MemberState":
+        """Return the state after an event. The caller has already updated `partitions`, `saving` and `problems`."""
         match event:
             case StartDelayed():
                 return self._after_start_delay(event, now)
@@ -122,7 +124,7 @@ class MemberState(NamedTuple):
                 return self._after_tick(source_status, now)
             case RestoreBegun(partitions=count):
                 return self._replace(left_to_restore=count)
-            case PartitionsAssigned(positions):
+            case PartitionsAssigned(positions):  # these partitions are restored now
                 left = max(self.left_to_restore - len(positions), 0)
                 return self._replace(has_joined=True, was_assigned=True, has_caught_up=False, left_to_restore=left)
             case PartitionsReleased(lost=True):  # the group has removed this member
@@ -185,14 +187,17 @@ class MemberState(NamedTuple):
         return problems
 
     def _find_new_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
-        """Return the causes of the problems that an event reports, by the keys of the problems.
+        """Return the cause of each problem that an event reports, and `_ENDED` for each problem that the event ends.
 
-        If the event ends a problem, the cause is "".
+        The keys of the result are those of `problems`. A problem whose key is absent stays as it is.
         """
-        causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), "")
+        # Problems that any event of this type ends.
+        causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), _ENDED)
+        # Each stalled partition is reported. The problem ends when no partition is stalled any more.
         if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
-            causes[PartitionStalled] = ""
+            causes[PartitionStalled] = _ENDED
         match event:
+            # These events report their own problem. An empty cause ends it, such as that no partition is missing.
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
@@ -200,29 +205,35 @@ class MemberState(NamedTuple):
             ):  # fmt: skip
                 causes[type(event)] = cause
             case TransactionEnded(outcome="committed"):
-                causes[TransactionEnded] = ""
-            # The event reports one partition. The problem ends when all partitions are saved.
-            case CheckpointSaved() if self._was_failed_save_made_up_for(new_state):
-                causes[CheckpointPostponed] = ""
+                causes[TransactionEnded] = _ENDED
+            # The event reports one partition. The problem ends when the postponed records of all partitions are saved.
+            case CheckpointSaved() if self._are_postponed_records_saved(new_state):
+                causes[CheckpointPostponed] = _ENDED
             case LoopTicked(status=status):
-                if status.connected:
-                    causes[NO_BROKER_ANSWERS] = ""
-                elif self.was_assigned:
-                    causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
-                had_stopped = SAVING_HAS_STOPPED in self.problems
-                if not new_state.saving.overdue_s:
-                    causes[SAVING_HAS_STOPPED] = ""
-                elif new_state.saving.has_stopped and not had_stopped:  # this problem keeps its first cause
-                    causes[SAVING_HAS_STOPPED] = new_state.saving.cause
+                causes |= self._find_new_causes_of_tick(status, new_state.saving)
         return causes
 
-    def _was_failed_save_made_up_for(self, new_state: "MemberState") -> bool:
-        """Return whether a save has failed, and all records that were unsaved then are saved in `new_state`."""
+    def _find_new_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[type, str]:
+        """Return the causes of the two problems that a tick of the loop shows; `_ENDED` for each that has ended."""
+        causes: dict[type, str] = {}
+        if status.connected:
+            causes[NO_BROKER_ANSWERS] = _ENDED
+        elif self.was_assigned:
+            causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
+        had_stopped = SAVING_HAS_STOPPED in self.problems
+        if not saving.overdue_s:
+            causes[SAVING_HAS_STOPPED] = _ENDED
+        elif saving.has_stopped and not had_stopped:  # later ticks do not change the first cause
+            causes[SAVING_HAS_STOPPED] = saving.cause
+        return causes
+
+    def _are_postponed_records_saved(self, new_state: "MemberState") -> bool:
+        """Return whether a save was postponed, and all records that were unsaved then are saved in `new_state`."""
         failure = self.problems.get(CheckpointPostponed)
         if failure is None:
             return False
-        oldest_read_at = new_state.partitions.unsaved_since  # of all unsaved records
-        if oldest_read_at is None:  # all records are saved
+        oldest_unsaved_read_at = new_state.partitions.unsaved_since
+        if oldest_unsaved_read_at is None:  # all records are saved
             return True
-        were_all_read_after_failure = oldest_read_at >= failure.since
-        return were_all_read_after_failure
+        # The postponed records were read before the failure. They are saved if all unsaved records were read later.
+        return oldest_unsaved_read_at >= failure.since

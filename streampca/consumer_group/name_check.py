@@ -33,9 +33,9 @@ class NameCheck:
             self._records_left -= len(batch.decoded.indices)
 
     def find_warning(self, now: float) -> str:
-        """Return a warning of the names under which none of the first records had a number.
+        """Return a warning that lists the names in `field` at which no record so far has had a number.
 
-        "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
+        Return "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
         """
         is_time_over = self._longest_check.is_over(now)
         self._has_seen_enough = is_time_over or self._records_left <= 0

@@ -41,10 +41,10 @@ class PartitionState(NamedTuple):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._find_unsaved_since(),
+                    unsaved_since=self._keep_unsaved_since_unless_all_saved(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._find_unsaved_since())
+                return self._replace(position=to, unsaved_since=self._keep_unsaved_since_unless_all_saved())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
                 # When the records after the checkpoint were read is not known. They count as read now.
@@ -59,8 +59,8 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _find_unsaved_since(self) -> float | None:
-        """Return when the oldest unsaved record was read; None if all records before the position are saved.
+    def _keep_unsaved_since_unless_all_saved(self) -> float | None:
+        """Return `unsaved_since`; None if all records before the position are saved.
 
         After a failed transaction, the position is the saved one again, but `unsaved_since` is still set. So the
         positions are compared.

@@ -78,8 +78,9 @@ def member_process(
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    `could_new_client_save` is explained at `Member`. A record should be saved `save_after_s` after it was read. Only
-    transform has an output topic.
+    A record should be saved `save_after_s` after it was read. If saves stop because brokers do not answer a step of a
+    save, such as "topic", `could_new_client_save(step)` returns whether brokers answer this step to a new Kafka client.
+    Then a restart helps, so the member's health check fails. Only transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -87,7 +88,7 @@ def member_process(
         status = StatusReports(
             ProcessStatuses(store, settings.topic), process_name(), output_topic, group=settings.group
         )
-        observers = [member_log, metrics, status]
+        observers = [member_log, metrics, status]  # they get each event of the member
         spans = None
         if prepared.tracer:
             spans = BatchSpans(prepared.tracer, settings.topic, settings.group)

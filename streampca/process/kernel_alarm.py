@@ -70,13 +70,14 @@ class KernelAlarm:
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
-        """Let the process end unless this method is called again within `within_s`."""
+        """Set the timer to `within_s`. If it runs out before the next call of this method, the process ends."""
         if sys.platform != "linux":
             return
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # If the timer ran out while the process was stopped, the timer has started an alarm, which 0 cancels.
+        # If the timer ran out while the process was stopped, the kernel will send SIGALRM in some seconds, which ends
+        # the process. 0 cancels this alarm.
         signal.alarm(0)
 
     def stop(self) -> None:

@@ -41,7 +41,8 @@ class _Watch:
         alarm.renew(HANG_S)
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # Counted, since the system's clock goes on while the process is stopped: each thread would be overdue.
+            # The running time is counted in checks. The system's clock goes on while the process is stopped, so by this
+            # clock, each thread would be overdue when the process is continued.
             self.running_time_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")

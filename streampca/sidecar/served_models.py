@@ -36,7 +36,7 @@ class ServedModels:
     ) -> None:
         """`on_load` is called with each model that was read, in the thread that read it."""
         self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)
-        # An old model is not too old while workers report, in the store, that it has every record.
+        # A model is too old after `max_age_s` (None: never), unless workers report that it has learned every record.
         statuses = ProcessStatuses(models.store, models.topic)
         self._age = ModelAge(statuses, clock, max_age_s or math.inf)
         self.pins: dict[str, int] = {}

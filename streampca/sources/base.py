@@ -107,7 +107,8 @@ class DeadLetters:
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
         """Send one rejected record, and do not wait for the answer.
 
-        `reason` is a short name for the kind of error, `message` describes it. Raises `SourceError`.
+        `reason` is a short name for the kind of error, `message` describes it. Subclasses send, and may raise
+        `SourceError`. Without a dead-letter topic, this class is used, and calling `send` is a bug.
         """
         raise NotImplementedError("without a dead-letter topic, `send` must not be called")
 

@@ -68,7 +68,8 @@ class OAuthTokens:
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
 
-        Raises `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
+        If no new token can be had, return the old token while it is usable. When it is not usable any more, raise
+        `SourceError` if the login is refused, and `NoBrokerError` if a later request may succeed.
         """
         with self._lock:
             if time.time() >= self._next_request_at:

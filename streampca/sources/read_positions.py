@@ -111,21 +111,20 @@ class ReadPositions:
         position = self.by_partition[partition].next
         last = self.records_to_compare[partition]
         is_offset_fetched = bool(records) and records[0].offset == last.offset
-        is_another_record = is_offset_fetched and records[0].leader_epoch != last.leader_epoch
-        if is_another_record:
+        if is_offset_fetched and records[0].leader_epoch != last.leader_epoch:  # another record
             self.stop_as_truncated(partition)
             del self.records_to_compare[partition]
             return False
-        is_end_known = fetched.end >= 0
-        has_fetched_to_end = is_end_known and fetched.next >= fetched.end
+        has_fetched_to_end = 0 <= fetched.end <= fetched.next  # a negative end is unknown
         if has_fetched_to_end and fetched.next < position:
             self.stop_as_out_of_range(partition)
             return False
-        # If compaction has removed the last record, `records` begin with a later one.
-        has_fetched_past_last = bool(records) or fetched.next > last.offset
-        if has_fetched_past_last:
+        # If compaction has removed the last record, the client has passed the record's offset: `records` begin with a
+        # later record, or at least the next offset is later.
+        is_comparison_done = bool(records) or fetched.next > last.offset
+        if is_comparison_done:
             del self.records_to_compare[partition]
-        return has_fetched_past_last
+        return is_comparison_done
 
 
 def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Reached:

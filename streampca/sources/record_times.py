@@ -91,7 +91,8 @@ class TimestampReplacer:
         """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
         After each refusal, the next try replaces more timestamps by the time of sending. If brokers have refused even
-        the time of sending, the last try sends all records with their original timestamps.
+        the time of sending, this machine's clock is wrong: so the last try sends all records with their original
+        timestamps.
 
         `timestamps`, an optimisation, holds the timestamps of these records, and perhaps of more records. If all are
         kept, no single record is looked at.
@@ -114,9 +115,10 @@ class TimestampReplacer:
         return sendable, len(replaced)
 
     def _find_limits(self) -> TimestampLimits:
-        """Return which timestamps are kept in this try to send a transaction: those that topic and try both allow.
+        """Return how far from now a timestamp may be in this try of a transaction.
 
-        After each refusal, the next try has stricter limits, since the limits of the topic may be unknown.
+        The limits of the topic and the limits of the try both apply. After each refusal, the next try has stricter
+        limits, since the limits of the topic may be unknown.
         """
         of_topic = read_timestamp_limits(self._transactions.topic_configs())
         of_try = _TIMESTAMP_LIMITS_BY_TRY[self._failed_tries]
@@ -154,7 +156,7 @@ class TimestampReplacer:
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    is_dead_letter = timestamp_ms < 0  # only dead letters are to be sent with the time of sending
+    is_dead_letter = timestamp_ms < 0  # negative: to be sent with the time of sending, as dead letters are
     original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
     return topic, partition, value, key, headers, original_ms
 

@@ -123,13 +123,14 @@ class SchemaRegistry:
         - `KeyError`: the registry answers other requests, but calls the request for this schema a bad one, or has not
           answered it for five minutes. The schema counts as unknown.
         """
-        if isinstance(error, SourceError):
+        if isinstance(error, SourceError):  # the registry has refused access
             is_only_schema_refused = self._answers_other_requests()
             return TimeoutError(str(error)) if is_only_schema_refused else error
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
-        fails_for_long = now - failing_since > _UNKNOWN_AFTER_S
-        may_be_unknown = fails_for_long or isinstance(error, _BadRequestError)
+        is_unanswered_for_long = now - failing_since > _UNKNOWN_AFTER_S
+        is_bad_request = isinstance(error, _BadRequestError)  # in the registry's words
+        may_be_unknown = is_bad_request or is_unanswered_for_long
         if may_be_unknown and self._answers_other_requests():
             return KeyError(schema_id)
         return error

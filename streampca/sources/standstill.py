@@ -60,8 +60,8 @@ class StandstillSearch:
     def _find_blocked_since(self, suspects: Mapping[int, _Standstill]) -> float | None:
         """Return since when an open transaction has blocked one of these partitions; None if none is blocked."""
         committed_ends = self._committed_ends(suspects.keys())
-        # The committed records of a partition end where its oldest open transaction begins. A position before this end
-        # stands still for another reason: records can be read there.
+        # The committed records of a partition end where its oldest open transaction begins. A suspect at this end is
+        # blocked by the transaction. A suspect before this end has records to read, so it has another reason.
         blocked_since = [
             standstill.since
             for partition, standstill in suspects.items()

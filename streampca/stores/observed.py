@@ -60,7 +60,7 @@ class ObservedStore(Store):
             return self._store.size(name)
 
     def snapshot(self, folder: str) -> "ObservedStore":
-        """Return an observed view of the store."""
+        """Return a view of the store, which lists `folder` once. The requests of the view are reported, too."""
         has_default_snapshot = type(self._store).snapshot is Store.snapshot
         if has_default_snapshot:  # the default returns the store itself, without a request that could be reported
             return self

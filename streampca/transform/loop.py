@@ -312,7 +312,9 @@ class Transformer(MemberLoop):
         has_earlier_partitions = len(self._positions) > 0
         if has_earlier_partitions:
             self._require_same_topic()  # in a new topic, their positions mean other records
-        else:  # the topic may be a new one: its first records show again whether the settings are right
+        else:
+            # Nothing shows that the topic is still the same. In a new topic, earlier accepted vectors do not prove that
+            # the settings are right, so its first records must show this again.
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 

@@ -107,12 +107,16 @@ class CurrentModel:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
 
     def check_metadata(self, metadata: str) -> None:
-        """Raise `InputError` unless the model has the shape and the version in the metadata of a committed offset."""
+        """Raise `InputError` unless outputs of this model may follow those of an earlier process.
+
+        `metadata`, which the process has committed with an offset, tell its model's numbers of components and
+        dimensions. They also tell the version if a setting had fixed the version.
+        """
         committed = read_shape(metadata)
         if committed is None:  # another tool has committed the offset
             return
         self._refuse_other_shape(self.published, committed)
-        if committed.version is not None:  # the setting `model_version` was set, so all outputs are of this version
+        if committed.version is not None:  # `model_version` was set, so all outputs are of this version
             self._refuse_other_version(committed.version)
 
     def _refuse_other_version(self, earlier_version: int) -> None:

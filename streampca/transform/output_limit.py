@@ -53,8 +53,8 @@ class OutputLimit:
     def _may_be_exceeded(self, outputs: Sequence[OutgoingFields]) -> bool:
         """Return whether an output may be too large. As an optimisation, only the lengths of values are measured.
 
-        Keys and headers seldom take the other half of the limit. If they do, a broker refuses the output, and from then
-        on (`has_refused`) every output is checked exactly.
+        A value may take half of the limit. The other half is left to key and headers, which seldom need it all. If they
+        do, a broker refuses the output, and from then on (`has_refused`) every output is checked exactly.
         """
         sizes = [len(value or b"") for _topic, _partition, value, _key, _headers, _timestamp in outputs]
         longest_value = max(sizes, default=0)

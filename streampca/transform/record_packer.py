@@ -54,7 +54,7 @@ class RecordPacker:
     def pack(self, topic: str, projected: ProjectedRecords, max_record_bytes: float) -> Iterable[OutgoingFields]:
         """Return a message for each record, with the header `ORIGIN`, which names the record.
 
-        Messages may exceed `max_record_bytes`: a single record cannot be split.
+        `max_record_bytes` is for packers that join several records. It is not used here: a record cannot be split.
         """
         values = self.write_values(projected.fields, projected.counts)
         # For example: {"model_version":1,"partition":0,"offset":%d,…}.

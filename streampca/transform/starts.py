@@ -175,15 +175,17 @@ def _is_output(record: Record) -> bool:
 
 
 def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> LastTransformed:
-    """Return the last record of the source from which the newest outputs in an output partition were made.
+    """Return the offset of the last source record that has an output in an output partition.
 
-    `outputs` is None if the search for them gave up. The output partition begins at `earliest_offset`.
+    `outputs` are the newest ones in the partition; None if the search for them gave up. The log of the partition begins
+    at `earliest_offset`.
     """
-    if outputs is None:
+    if outputs is None:  # it is unknown whether there are outputs
         return LastTransformed(offset=None, is_surely_none=False)
-    offset = _find_last_input_offset(outputs, topic_id)
+    offset = _find_last_input_offset(outputs, topic_id)  # None: these outputs name no record of this topic
     has_lost_no_output = earliest_offset == 0
-    return LastTransformed(offset=offset, is_surely_none=offset is None and has_lost_no_output)
+    is_surely_none = offset is None and has_lost_no_output
+    return LastTransformed(offset, is_surely_none)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:

@@ -119,9 +119,9 @@ class Checkpointer:
         self._is_restoring = False
         self._running_save: Future[SaveResult] | None = None
         self._publish_schedule = PublishSchedule()
-        # By partition that the last merge lacked, why. No model is published without these partitions.
+        # By partition: why it was missing from the last merge. While a partition is missing, no model is published.
         self._why_missing_in_merge: Mapping[int, str] = {}
-        self._missing_in_last_report: Collection[int] = set()  # partitions
+        self._missing_in_last_report: Collection[int] = set()  # partitions of the last event `PartitionsMissing`
 
     def restore(self, partitions: Collection[int]) -> FoldGenerator[None]:
         """Restore the folds of assigned partitions. Yield them by partition, as soon as they are restored.

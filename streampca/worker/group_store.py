@@ -35,15 +35,16 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
 
 
 def _describe_remedy(committed_id: str, *, is_perhaps_same_store: bool) -> str:
-    """Say what to do if this worker's store does not have the id that the group has committed.
+    """Return the end of the error "… this worker's store is another one", which says what to do.
 
-    If the file with the id was deleted or replaced, it may be the same store: then the user can write the id back.
+    `committed_id` is the id of the store that the group uses. If the store is perhaps the same, its file with this id
+    was deleted or replaced, and the user can write the id back.
     """
     if is_perhaps_same_store:
         return (
-            f", with checkpoints at the group's offsets: if it is the group's, {IDENTITY_FILE} was deleted or "
-            f"replaced, so write this text back into it: {format_file(committed_id)}; otherwise set store to the "
-            "group's"
+            f", with checkpoints at the group's offsets: if this store is the group's, {IDENTITY_FILE} was deleted or "
+            f"replaced, so write this text back into {IDENTITY_FILE}: {format_file(committed_id)}; otherwise set store "
+            "to the group's"
         )
     return (
         ": mount the volume or set store to the group's, or use another group_id; to continue from this worker's "

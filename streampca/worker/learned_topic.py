@@ -50,12 +50,13 @@ class LearnedTopic:
     def adopt_checkpoint(self, checkpoint: Checkpoint) -> Fold:
         """Return the fold of a checkpoint. If only the checkpoint names the dimensions, the topic takes its names.
 
-        Raises `SettingsError` or `TopicReplacedError` if it was made with other settings or names, or of another topic.
+        Raises `SettingsError` if the checkpoint was made with other settings or names, and `TopicReplacedError` if it
+        was made of another topic.
         """
         adapted = checkpoint.adapt_to(self.config, self.id)
-        agreed_names = adapted.agree_on_names(self.names)  # raises if both have names that differ
-        has_only_one_names = adapted.names != self.names  # the checkpoint, or this topic
-        if has_only_one_names:
+        agreed_names = adapted.agree_on_names(self.names)  # raises if both have names, and the names differ
+        are_names_missing = adapted.names != self.names  # in the checkpoint or in this topic
+        if are_names_missing:
             self.names = agreed_names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(agreed_names or []))
         return adapted.fold

@@ -55,17 +55,17 @@ class Worker(MemberLoop):
         self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)
         self._assignment = Assignment[Fold](
-            policy=config,
+            policy=config,  # decides what to do with bad records, and after a gap of offsets
             source=source,
             in_flight=in_flight,
             restore=self._checkpointer.restore,
             notify=notify,
             first_records=FirstRecords(config.topic, config.codec),
         )
-        # An alias of the dictionary: a fold says how far this worker has come with a partition.
+        # The same dictionary as `progress`: by partition, the fold, which also says how far this worker has come.
         self._folds = self._assignment.progress
-        # When the next save is due, and when a save must next write lost checkpoints again.
-        self._next_save_at = 0.0
+        self._next_save_at = 0.0  # when the next save is due
+        # From when on a save must also look for checkpoints that the store has lost, and write them again.
         self._next_rewrite_at = 0.0
 
     def _begin(self, clock: Callable[[], float]) -> None:

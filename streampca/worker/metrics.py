@@ -146,7 +146,7 @@ class WorkerMetrics(MemberMetrics):
                 self._record(
                     label=partition,
                     checkpoint_last_success_timestamp_seconds=change.now.unix_s,
-                    # The error of (CᵀC)⁻¹.
+                    # How far the updated inverse of CᵀC was from the exact inverse.
                     pinv_error=fold.state.pinv_error if has_learned_block else None,
                 )
             case CheckpointPostponed():
@@ -168,7 +168,7 @@ class WorkerMetrics(MemberMetrics):
                 self._record(offset_gap_messages=max(to - position, 0))
             case RestoreFailed():
                 self._record(restore_failures=1)
-            case RestoreBegun():
+            case RestoreBegun():  # once for each assignment; `PartitionsAssigned` comes when partitions are restored
                 self._record(label="assigned", rebalances=1)
             case PartitionsAssigned(positions):
                 for partition in positions:

@@ -52,7 +52,7 @@ def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[
     # A partition with an older checkpoint is not refused: its worker learns the later records again.
     why_no_checkpoint = {p: why for p, why in why_missing_by_model.items() if p not in offsets}
     # A new partition may be in no model yet, so committed offsets are compared, too.
-    why_behind_group = compare_offsets(checkpoints.topic, offsets, committed).why_ahead_of_store
-    why_missing = why_behind_group | why_no_checkpoint
+    why_group_is_ahead = compare_offsets(checkpoints.topic, offsets, committed).why_ahead_of_store
+    why_missing = why_group_is_ahead | why_no_checkpoint
     if why_missing:
         raise PartitionsMissingError(why_missing)

@@ -205,13 +205,14 @@ class Publisher:
 
         Raises `PartitionsMissingError`.
         """
-        # New vectors need a model to score them that has not learned them: the newest model or, without its past
-        # scores, a model without the pending vectors.
-        earlier = self._find_model_with_valid_scores()
-        scoring_model = earlier.model if earlier else self._merge_without_pending(listed)
+        # New vectors are scored by a model that has not learned them. That is the newest model if its past scores are
+        # continued. Otherwise, it is a merge of the checkpoints without their pending vectors.
+        newest = self._find_model_with_valid_scores()  # None: the past scores begin anew
+        scoring_model = newest.model if newest else self._merge_without_pending(listed)
         reader = self._checkpoint_reader
         publication = self._merge(reader.read(listed), scoring_model)
-        # If the newest checkpoint of a partition is damaged, an older one was merged, perhaps one that is too old.
+        # If the newest checkpoint of a partition is damaged, an older checkpoint was merged. Then the merge may lack
+        # records that the newest model has learned, and must not be published.
         merged_positions = publication.model.positions if publication else {}
         why_missing = find_missing_checkpoints(self._newest_model, merged_positions, listed.topic_id)
         _raise_if_missing(why_missing | reader.unreadable)

@@ -268,28 +268,35 @@ class Restorer:
         return starts
 
     def _save_starts(self, starts: Mapping[int, int], comparison: StoreComparison) -> FoldGenerator[dict[int, Fold]]:
-        """Save an empty fold at the start of each new partition, and return the saved folds.
+        """Save an empty fold at the start of each new partition, and return the folds that were saved.
 
-        1. Commit the starts, with metadata that say that a new partition begins there. If this process dies before step
-           2, the next owner begins at the same offset.
-        2. Save the empty folds.
-        3. Commit the same offsets as those of saved checkpoints.
+        `starts` are the offsets, by partition, at which this worker wants to begin. Until all saves have ended, yield
+        {}, so that the loop polls.
         """
         self._topic.check_id()  # offsets of another topic would mean other records
-        # If another owner has committed a start in the meantime, this worker uses that offset.
+        # 1. Commit the starts, so that the next owner begins at the same offsets if this process dies before step 2. If
+        # another owner has committed a start in the meantime, the group keeps that start.
         starts_of_group = self._group_store.agree_on_starts(starts)
         not_committed = starts.keys() - starts_of_group.keys()
         self._failures |= dict.fromkeys(not_committed, "the group did not take the offset where it begins")
+        # 2. Save an empty fold at each start.
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty.at(offset) for partition, offset in starts_of_group.items()}
         saved_folds = yield from self._save_folds(folds, comparison.stored)
-        for partition, fold in saved_folds.items():
-            was_committed_before = partition in comparison.offset_differences.committed_starts
-            other_owner_was_first = fold.position != starts[partition]
-            origin = "committed" if was_committed_before or other_owner_was_first else self._start
-            log.info("partition begun", partition=partition, offset=fold.position, start=origin)
+        self._log_begun(saved_folds, starts, comparison.offset_differences.committed_starts)
+        # 3. Commit the same offsets again, now as the offsets of saved checkpoints.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
+
+    def _log_begun(
+        self, folds: Mapping[int, Fold], wanted_starts: Mapping[int, int], committed_starts: Mapping[int, int]
+    ) -> None:
+        """Log where each partition begins, and whether an owner's commit or the setting `start` has decided this."""
+        for partition, fold in folds.items():
+            was_committed_before = partition in committed_starts
+            other_owner_was_first = fold.position != wanted_starts[partition]
+            origin = "committed" if was_committed_before or other_owner_was_first else self._start
+            log.info("partition begun", partition=partition, offset=fold.position, start=origin)
 
     def _save_folds(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
         """Save checkpoints of the folds in threads, and return the folds that were saved.

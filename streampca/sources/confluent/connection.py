@@ -52,7 +52,8 @@ class ConfluentConnection(ClientConnection):
     """
 
     connected = True
-    _other_broker_answers = False  # whether a broker has answered after the broker that was asked for the topic had not
+    # Whether any broker has answered after the broker that was asked for the topic had not.
+    _has_any_broker_answered = False
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         """Raises `SourceError`, and `SettingsError` for certificates that cannot be used."""
@@ -183,10 +184,10 @@ class ConfluentConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic.
 
-        Raises `TimeoutError` after a part of `timeout_s`, so that the caller can ask again. Raises `SourceError` if the
-        topic does not exist, or if the client reports an error that waiting cannot fix.
+        Raises `TimeoutError` after a third of `timeout_s`, or after 2 seconds if that is longer, so that the caller can
+        ask again. Raises `SourceError` if the topic does not exist, or if waiting cannot fix an error of the client.
         """
-        self._replace_admin_client_if_unanswered()
+        self._replace_admin_client_if_unanswered()  # if brokers have not answered it for long
         request = self._request_topic(max(timeout_s / _REQUESTS_IN_TIMEOUT, _SHORTEST_REQUEST_S))
         has_ended = False
         while not has_ended:
@@ -198,8 +199,8 @@ class ConfluentConnection(ClientConnection):
             return self._read_description(request)
         except KafkaException as exception:
             self._raise_if_permanent(exception.args[0])
-            # `_explain_timeout` says whether all brokers are away, or only the one that was asked.
-            self._other_broker_answers = self._does_any_broker_answer()
+            # For `_explain_timeout`: are all brokers away, or only the broker that was asked?
+            self._has_any_broker_answered = self._does_any_broker_answer()
             raise TimeoutError from None
 
     def _raise_if_permanent(self, error: KafkaError) -> None:
@@ -220,7 +221,7 @@ class ConfluentConnection(ClientConnection):
         return True
 
     def _explain_timeout(self) -> SourceError:
-        if self._other_broker_answers:
+        if self._has_any_broker_answered:
             return self.broker_errors.unreachable_error(self.last_failure or "the one that was asked for the topic")
         return super()._explain_timeout()
 

@@ -153,6 +153,10 @@ class ConfluentSource(ClientSource):
         return committed
 
     def _find_committed_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Ask brokers where the committed records of partitions end.
+
+        The client reads only the records of committed transactions, so brokers answer with the end of these records.
+        """
         ends = {}
         with self._connection.translate_errors("the offsets"):
             for partition in partitions:
@@ -251,6 +255,7 @@ class ConfluentSource(ClientSource):
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
         if assigned:  # an empty assignment adds no event
+            # When `poll` returns the event `Assigned`, `_prepare_assigned` takes the group's metadata of this moment.
             self._queued_memberships.append(consumer.consumer_group_metadata())
             self._add_rebalance(Assigned, assigned)
 

@@ -173,11 +173,13 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         return 1000 * float(super().connection_delay(node_id))
 
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
-        """Connect to a broker, unless it is too early. If it has refused the last login, a consumer gets this error.
+        """Connect to a broker, unless it is too early. For a consumer, raise the error if the last login was refused.
 
-        A producer does not. Fault of kafka-python: after this error, a producer's thread tries again without a pause.
+        For a producer, do not raise. Fault of kafka-python: after this error, a producer's thread would try again
+        without a pause.
         """
-        is_producer = bool(options_of_producer)  # only the thread of a producer passes an option
+        # Only the thread of a producer passes an option, which is used for nothing else.
+        is_producer = bool(options_of_producer)
         suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
         with contextlib.suppress(*suppressed_errors):
             super().maybe_connect(node_id)

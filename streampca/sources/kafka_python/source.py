@@ -226,7 +226,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def _suspend_rebalance(
         self, event_type: type[Assigned | Revoked | Lost], partitions: Collection[TopicPartition]
     ) -> None:
-        """Add an event for our poll, and raise `_SuspendError`. Without partitions, let the rebalance proceed."""
+        """Add an event for our poll. Then raise `_SuspendError`, which ends the client's poll.
+
+        Without partitions, there is nothing to handle: no error is raised, and the client proceeds with the rebalance.
+        """
         if partitions and not self._closed:
             self._add_rebalance(event_type, partitions)
             raise _SuspendError

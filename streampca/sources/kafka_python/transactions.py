@@ -65,7 +65,7 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_TupleToValue(),  # `_produce` passes each value in a tuple
+            value_serializer=_TupleToValue(),  # `_produce` passes (value,), since the client may refuse None
             acks="all",
             enable_idempotence=self._is_idempotent,
             max_in_flight_requests_per_connection=1,  # keeps the order
@@ -75,7 +75,7 @@ class KafkaPythonProducer(ClientProducer):
         )
         try:
             with self._connection.translate_errors():
-                # The client keeps the partitions, so that `produce` never waits for them.
+                # The client caches the topic's partitions now, so that `produce` never waits for them.
                 self._producer.partitions_for(self._topic)
         except SourceError:
             self.close()
