@@ -49,7 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # With d known, choose again: if there are d columns, each holds one dimension, and gives it a name.
+            # With d known, choose again: if there are d columns, each is one dimension, which gets the column's name.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(

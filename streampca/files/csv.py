@@ -45,7 +45,7 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions.
     columns_without_conditions = columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # With d known, choose again: if there are d columns, each holds one dimension, and gives it a name.
+    # With d known, choose again: if there are d columns, each is one dimension, which gets the column's name.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_on_json

@@ -97,7 +97,7 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        # A sensor with another name behaves like a sensor of `MACHINE`: like the i-th one if the name is the i-th one.
+        # If a name is not in `MACHINE`, the sensor behaves like the one at the same index there, counted in a cycle.
         default_behaviours = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])

@@ -115,7 +115,7 @@ def _update_covariance(
 
 
 def _add_complete_block(
-    after: State, covariance_before: F64, prepared: PreparedBlock, learned: block.BlockResult
+    state: State, covariance_before: F64, prepared: PreparedBlock, learned: block.BlockResult
 ) -> tuple[State, Array]:
     """Add a complete block to Σ, if every pair of entries was always known.
 
@@ -125,7 +125,8 @@ def _add_complete_block(
     are √c y. Σ is a packed triangle in the units of the data. D (d,) is 1/standard deviation of each entry before the
     block, by which the messages of a standardised stream were multiplied; in other streams, D is 1.
 
-    Returns `after` with the next Σ; and the next Σ as a square (d, d), multiplied by the next D from left and right.
+    `state` is the state after the block, but without the next Σ. Returns this state with the next Σ; and the next Σ as
+    a square (d, d), multiplied by the next D from left and right.
     """
     past = prepared.weights.past
     D = prepared.D
@@ -135,11 +136,11 @@ def _add_complete_block(
     if is_standardised:
         variance_before = covariance_before[find_packed_diagonal(len(D))]
         variances = past * variance_before + product.diagonal() / D**2  # in the units of the data
-        after, next_D = scaling.rescale(after, variances)
+        state, next_D = scaling.rescale(state, variances)
     covariance, standardised_square = triangle.add_block(
         covariance_before, past, product, to_units_of_triangle=1.0 / D, to_next_units=next_D
     )
-    return replace(after, covariance=covariance), standardised_square
+    return replace(state, covariance=covariance), standardised_square
 
 
 def _update_factor(
@@ -149,21 +150,24 @@ def _update_factor(
 
     1. Let A be `rows`: the past and the block. Then Σ = AᵀA + variance_outside · I.
     2. Update the variances of the entries, with which a stream is standardised.
-    3. If the stream is standardised, D has changed, which is 1/standard deviation of each entry: convert to the next D.
+    3. If the stream is standardised, the columns of A were multiplied by D: 1/standard deviation of each entry before
+       the block. Convert A to the next D.
     4. The next [C | F] are the leading axes of A, exactly or by Nyström's method.
     """
-    variance_outside = _write_past_rows(rows, prepared)  # fills the first rows of A; the block is already in the others
+    # 1. The block is in the last rows of A already. The past is written to the first rows.
+    variance_outside = _write_past_rows(rows, prepared)
     F = after.C[:, config.components :]
     # Nyström's method searches the axes in the span of these columns. `random_sums` are sums of the block's rows with
     # random signs, which contain the new directions of the block.
     start = np.hstack([learned.C, F, learned.random_sums])
-    after = _update_entries(after, prepared, learned, config)
+    after = _update_entries(after, prepared, learned, config)  # 2.
     to_next_units: Array | float = 1.0  # a factor of each column of A
-    if prepared.scale is not None:
+    if prepared.scale is not None:  # 3.
         after, next_scale = scaling.rescale(after, after.entry_variances)
         D_ratio = next_scale / prepared.scale
         to_next_units = D_ratio.astype(config.dtype)
         variance_outside *= scaling.compute_variance_factor(D_ratio)
+    # 4.
     is_small = after.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
     start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
     if is_small or start_lacks_directions:

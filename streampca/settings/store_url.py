@@ -38,7 +38,7 @@ def validate_location(location: str) -> str:
         return location
     is_scheme_of_bucket = scheme in CREDENTIALS
     is_reserved = is_scheme_of_bucket or scheme in _SIDECAR_SCHEMES
-    # An installed plug-in may offer the scheme. One that offers a reserved scheme is refused with `ValueError`.
+    # A plug-in that offers a reserved scheme, such as s3 or the http of sidecars, is refused with `ValueError`.
     plug_in = load_plug_in("store", scheme, is_reserved=is_reserved)
     if plug_in is not None:
         return location
