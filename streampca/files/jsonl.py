@@ -94,7 +94,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
                 continue
             d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # With d known, choose again: if there are d columns, each is one dimension, which gets the column's name.
+                # With d known, choose again: if there are d columns, each is one dimension, and has the column's name.
                 columns = choose_columns(row, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:
