@@ -101,10 +101,13 @@ class ElementIndices:
     """
 
     def __init__(self) -> None:
-        """Start without elements. `compare` and `add` remember the indices of elements."""
+        """Start without elements. `compare` and `add` remember at which index of an array each element was.
+
+        An element is identified by a text, such as "temp" in {"id": "temp", "value": 20.5}.
+        """
         self.warning = ""
         """A message for the user about the first element that was found at two indices; "" if no element has moved."""
-        # By array: the index of each element, by a text that identifies the element, such as its id.
+        # By array: the index of each element, by the text that identifies the element.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
         # For the warning: the path to an array, and how the paths of `field` go on from the array. If `field` is
         # "items.x,items.y", this is {"items": [".x", ".y"]}.

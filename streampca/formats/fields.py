@@ -369,14 +369,14 @@ class NumberFields:
             return [items]
         if self._has_null_vector(items):
             return [SkipReason.NULL]
-        collected = self._collect(items)
+        collected = self._collect(items)  # what is at the ends of the paths, and the positional arrays on the way
         for array in collected.positional_arrays:
             self._warn_if_moved(array)
         # Numbers, nulls and arrays. Elements of an array that are skipped, such as null elements, are left out.
         values = [value for value in collected.values_at_ends if not isinstance(value, SkipReason)]
         has_only_skip_reasons = len(collected.values_at_ends) > 0 and not values
         if has_only_skip_reasons:
-            return collected.values_at_ends
+            return collected.values_at_ends  # the reasons
         for value in values:
             if isinstance(value, Absent):  # a path leads to nothing
                 raise self._missing_error(value)
