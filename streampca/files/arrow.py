@@ -25,7 +25,7 @@ from streampca.formats.arrow import are_numbers, is_list, row_to_dict, validate,
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 
-_BATCH_NUMBERS = 2**21  # how many numbers of a Parquet file are read at a time
+_NUMBERS_PER_BATCH = 2**21  # how many numbers of a Parquet file are read at a time
 _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
 # The footer of an Arrow file is a table of FlatBuffers:
@@ -49,7 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # With d known, choose again: if there are d columns, each is one dimension, which gets the column's name.
+            # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -80,12 +80,12 @@ def _read_rows(
 
 def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     """Return the length of the first vector in a file. Raises `InputError` if there is none."""
-    needed_entries = columns.list_entry_names()
+    names_to_decode = columns.list_entry_names()  # of columns, and of fields in them
     all_row_groups = None
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
-            # Decoding a text that is not UTF-8 would raise an error, so texts are decoded only where they are needed.
-            one_row = with_texts_as_bytes(batch.slice(i, 1), except_in=needed_entries)
+            # Other texts stay bytes: decoding a text that is not UTF-8 would raise an error, though nobody needs it.
+            one_row = with_texts_as_bytes(batch.slice(i, 1), except_in=names_to_decode)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
@@ -98,7 +98,7 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
         raise InputError(f"{path} has several columns of one name: {', '.join(schema.names)}")
     example_row = {field.name: _make_example(field.type) for field in schema}
     columns = choose_columns(example_row, options, path)  # replaces wildcards by the names in the example that match
-    # The example has no names in a map or a JSON text, since a schema has none: a wildcard there remains.
+    # A schema does not list the names in a map or a JSON text. So wildcards for these names remain, and are refused.
     refuse_remaining_wildcards(columns, path)
     return columns
 
@@ -106,7 +106,8 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
 def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields, progress: float) -> FileBatch:
     """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
-    Raises `VectorError` if the columns cannot hold vectors.
+    The result also has the reader's element indices: at which indices the elements of arrays were found in all rows so
+    far. Raises `VectorError` if the columns cannot hold vectors.
     """
     return FileBatch(
         row_vectors=vectors_in(batch, vector_reader),
@@ -193,13 +194,14 @@ def _open_arrow_file(path: str) -> Iterator[_Tables]:
 def _read_parquet(
     table: Any, names: Sequence[str], row_group_bounds: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
-    """Yield record batches of the row groups, each with the share of the file read so far."""
+    """Yield record batches of the row groups, each with the share of all rows of the file that was read so far."""
     start, end = row_group_bounds or (0, table.num_row_groups)
     rows_read = 0
     for i in range(start, end):
         group = table.metadata.row_group(i)
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
-        rows_per_batch = max(_BATCH_NUMBERS * group.num_rows // max(number_count, 1), 1)
+        # As many rows as hold `_NUMBERS_PER_BATCH` numbers, but at least one.
+        rows_per_batch = max(_NUMBERS_PER_BATCH * group.num_rows // max(number_count, 1), 1)
         for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):
             rows_read += len(batch)
             yield batch, rows_read / table.metadata.num_rows
@@ -254,8 +256,11 @@ def _refuse_concatenated_arrow(file: Any) -> None:
 def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     """Raise `ValueError` if several Parquet files were joined: the wrong rows would be read.
 
-    In joined files, the positions in the last footer are too small by the length of the earlier files. By these
-    positions, a boundary between two files may lie between the end of the last columns and the footer.
+        PAR1 columns footer PAR1 PAR1 columns footer PAR1
+
+    The positions in the last footer are counted from the start of the last file, so in the joined file they lead to
+    bytes too early. Between the end of the columns by these positions and the last footer, there may then be the
+    boundary of two files: PAR1 PAR1.
     """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     last_group = metadata.row_group(metadata.num_row_groups - 1)
@@ -296,14 +301,14 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable_size = read_number(vtable_position, "<u2")
     end_of_batches = 0
     for field in _BLOCK_FIELDS:
-        # The vtable has two sizes, and then the offset of each field in the table: all are numbers of 2 bytes.
+        # The vtable has two sizes, then the offset of each field. Each size and each offset is a number of 2 bytes.
         place_in_vtable = 2 + 2 + 2 * field
         is_in_vtable = place_in_vtable < vtable_size
         field_offset = read_number(vtable_position + place_in_vtable, "<u2") if is_in_vtable else 0
         if field_offset == 0:  # the field is not set
             continue
         field_position = table_position + field_offset
-        # The field holds the distance to a count of 4 bytes, which the blocks follow.
+        # The field holds the distance from itself to the number of blocks (4 bytes). The blocks come after this number.
         count_position = field_position + read_number(field_position)
         block_count = read_number(count_position)
         blocks = np.frombuffer(footer, _BLOCK, count=block_count, offset=count_position + 4)

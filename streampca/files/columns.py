@@ -82,17 +82,16 @@ def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool
     value_by_path = _choose_number_paths(row, columns, options, file)
     number_paths = tuple(value_by_path)
     names_in_file = _name_dimensions(value_by_path, options) if has_names else None
-    learned_names = options.names  # of the dimensions, in the order in which the numbers must be read
     names = names_in_file
-    if names_in_file and learned_names:
-        number_paths = _order_by_names(number_paths, names_in_file, learned_names, file)
-        names = list(learned_names)
+    if names_in_file and options.names:  # the numbers are read in the order of the names in the options
+        number_paths = _order_by_names(number_paths, names_in_file, options.names, file)
+        names = list(options.names)
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
     return Columns(
         paths=number_paths,
         needed=_list_needed_columns(columns, number_columns, options.where),
         names=names,
-        notes=_describe_order(names_in_file, options),
+        notes=_note_unexpected_columns(names_in_file, options),
         other_columns=_choose_other_columns(columns, number_columns, options),
         are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
         where=options.where,
@@ -105,12 +104,12 @@ def _choose_number_paths(row: Any, columns: Mapping[str, Any], options: FileOpti
     Raises `InputError`, also if the options ask for columns that the file does not have.
     """
     try:
-        asked_paths = parse_paths(options.field)
+        field_paths = parse_paths(options.field)
     except ValueError as error:
         raise InputError(f"--field {options.field}: {error}") from None
     _refuse_unknown_columns(columns, options, file)
-    if asked_paths:
-        return _find_asked_values(asked_paths, row, options, file)
+    if field_paths:
+        return _find_values_of_field(field_paths, row, options, file)
     return _choose_by_default(row, options, file)
 
 
@@ -118,7 +117,8 @@ def _list_needed_columns(
     columns: Mapping[str, Any], number_columns: Sequence[Any], where: Sequence[Condition]
 ) -> list[str]:
     """Return the columns that must be read, to find the numbers and to test the conditions."""
-    tensor_columns = tensor_field_names(number_columns)  # such as `shape` beside the tensors in `data`
+    # If a column may hold tensors, further columns say how they are read: `shape` does so for the tensors in `data`.
+    tensor_columns = tensor_field_names(number_columns)
     condition_columns = {condition.steps[0] for condition in where}
     needed = {*number_columns, *tensor_columns, *condition_columns}
     return [name for name in columns if name in needed]
@@ -145,28 +145,27 @@ def _refuse_unknown_columns(columns: Mapping[str, Any], options: FileOptions, fi
         raise InputError(f"{file}: there is no column {min(unknown)}; there are {_quote(columns)}")
 
 
-def _find_asked_values(asked_paths: Sequence[Path], row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
-    """Return the paths that `--field` asks for, each with its value in the row. Raises `InputError`.
+def _find_values_of_field(field_paths: Sequence[Path], row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
+    """Return the paths in `--field`, each with its value in the row. Raises `InputError` if a column is missing.
 
-    With `options.impute`, a missing column is a gap: its value is None. It is still an error if all columns are
-    missing, or if a pattern has no match.
+    With `options.impute`, a missing column is a gap instead: its value is None. There is still an error if the row
+    lacks all columns, or if no column matches a pattern: a pattern does not say which dimensions are missing.
     """
     value_by_path: dict[Path, Any] = {}
     missing_count = 0
-    for asked_path in asked_paths:
+    for field_path in field_paths:
         try:
-            value_by_path |= _expand(asked_path, row, file)
+            value_by_path |= _expand(field_path, row, file)
         except InputError as error:
             missing_count += 1
-            are_all_missing = missing_count == len(asked_paths)
-            # A pattern without a match does not say which dimensions are missing.
-            is_pattern = any(map(_has_wildcards, asked_path))
-            may_be_gap = options.impute and not is_pattern and not are_all_missing
-            if not may_be_gap:
-                # A single column is never a gap: then the vector would have no numbers.
-                gap_hint = NULL_HINT if len(asked_paths) > 1 else ""
-                raise InputError(f"{error}{gap_hint}") from None
-            value_by_path[asked_path] = None
+            are_all_missing = missing_count == len(field_paths)
+            is_pattern = any(map(_has_wildcards, field_path))
+            is_gap = options.impute and not is_pattern and not are_all_missing
+            if not is_gap:
+                # If the only column is missing, imputing would not help: the vector has no other numbers.
+                impute_hint = NULL_HINT if len(field_paths) > 1 else ""
+                raise InputError(f"{error}{impute_hint}") from None
+            value_by_path[field_path] = None
     return value_by_path
 
 
@@ -182,65 +181,70 @@ def _order_by_names(
     return tuple(path_by_name[name] for name in learned_names)
 
 
-def _describe_order(names_in_file: Sequence[str] | None, options: FileOptions) -> list[str]:
-    """Return a note on the order in which columns are read, if it may surprise the user; else []."""
-    learned_names = options.names
-    if learned_names:
-        if not names_in_file:
-            return ["its columns have no names, so they are read in their order"]
-        has_learned_order = list(learned_names) == names_in_file
-        if not has_learned_order:
-            return ["columns are read by their names"]
-    if names_in_file and not options.field.strip():
+def _note_unexpected_columns(names_in_file: Sequence[str] | None, options: FileOptions) -> list[str]:
+    """Return a note on the columns that are read or on their order, if the user may expect something else; else [].
+
+    `names_in_file` are None if the file does not name the dimensions.
+    """
+    learned_names = options.names  # of the dimensions; None or empty: the file decides the order
+    if learned_names and not names_in_file:
+        return ["its columns have no names, so they are read in their order"]
+    if learned_names and list(learned_names) != names_in_file:
+        return ["columns are read by their names"]
+    if names_in_file and not options.field.strip():  # the user has not said which columns hold the numbers
         return [f"the dimensions are its columns {list_names(names_in_file)}"]
     return []
 
 
 def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) -> list[str] | None:
-    """Return a name for the dimension at each path; None if the paths do not lead to one dimension each.
+    """Return a name for each path, if each path is one dimension; otherwise None. d is `options.dimensions`.
 
-    If there are as many paths as dimensions, paths to arrays are named, too: {"x": [1, 2, 3], "y": [4, 5, 6]} holds
-    three vectors with the dimensions x and y. A single path to an array is not named: the array may be a vector.
+    1. Several paths are dimensions if d of them are given, even if they lead to arrays: with d = 2,
+       {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
+    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, or d is not known yet, or
+       if the model has names: then only the paths with these names will be read.
+
+    In other cases, the result is None. For example, the only path may lead to an array that is the whole vector.
     """
     if not value_by_path:
         return None
     names = list(name_paths(list(value_by_path)))
-    has_path_per_dimension = options.dimensions == len(names)
-    if has_path_per_dimension and len(names) > 1:
+    are_d_paths = options.dimensions == len(names)
+    if are_d_paths and len(names) > 1:  # case 1
         return names
     lead_to_numbers = all(map(_is_number, value_by_path.values()))
-    # With learned names, there may be more paths than dimensions: only the paths with learned names will be read.
-    fits_any_path_count = options.names or options.dimensions is None
-    if lead_to_numbers and (has_path_per_dimension or fits_any_path_count):
+    is_d_unknown = options.dimensions is None
+    has_model_names = bool(options.names)
+    if lead_to_numbers and (are_d_paths or is_d_unknown or has_model_names):  # case 2
         return names
     return None
 
 
 def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
-    """Return the columns to read if there is no `--field`, each with its value; {} if the row is an array or a text."""
+    """Return the columns to read if there is no `--field`, each with its value in the row. Raises `InputError`.
+
+    1. {} if the row is an array or a text, which has no columns.
+    2. The learned dimensions, if all their columns are in the row, or with `impute`, if any of them is.
+    3. Otherwise all columns. Each must hold a number; only a single column may hold arrays instead.
+    """
     columns = _find_columns(row)
     if not columns:
         if not isinstance(row, list | str):  # a text may be a vector in base64
             raise InputError(f"{file} holds no vectors: neither arrays nor columns")
         return {}
-    learned_names = options.names or ()  # of the dimensions
+    learned_names = options.names or ()  # of the dimensions; empty if they are not known
     present_names = columns.keys() & set(learned_names)
     are_all_present = len(present_names) == len(learned_names)
     if present_names and (are_all_present or options.impute):
-        return {(Part(name),): columns.get(name) for name in learned_names}  # None in a gap
+        return {(Part(name),): columns.get(name) for name in learned_names}  # None if the column is missing
     _refuse_columns_without_numbers(columns, options, file)
     return {(Part(name),): value for name, value in columns.items()}
 
 
 def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
     """Raise `InputError` unless each column holds a number, or the only column holds arrays."""
-    hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
     has_unnamed_index = any(_INDEX_NAME.fullmatch(name) for name in columns)
-    has_number_as_name = any(parse_cell(name) is not None for name in columns)
-    # The names are then perhaps a row of CSV that was taken for the header.
-    may_names_be_row = has_unnamed_index or has_number_as_name
-    if options.header is None and may_names_be_row:
-        hint += ", or say --no-header if the first line of CSV is a row"
+    hint = _suggest_options(columns, options, has_unnamed_index=has_unnamed_index)  # for the errors
     if has_unnamed_index:
         raise InputError(f"{file}: a column has no name, like the index that pandas writes: {hint}")
     is_column_of_arrays = len(columns) == 1 and all(map(_is_array, columns.values()))
@@ -253,39 +257,51 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
         raise InputError(f"{file} holds vectors of {len(columns)} numbers, not of {options.dimensions}: {hint}")
 
 
+def _suggest_options(columns: Mapping[str, Any], options: FileOptions, *, has_unnamed_index: bool) -> str:
+    """Return which options an error suggests, if the columns cannot be read without them."""
+    hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
+    has_number_as_name = any(parse_cell(name) is not None for name in columns)
+    # In these two cases, the names are perhaps the cells of a row that was taken for the header of CSV.
+    may_names_be_row = has_unnamed_index or has_number_as_name
+    if options.header is None and may_names_be_row:
+        hint += ", or say --no-header if the first line of CSV is a row"
+    return hint
+
+
 def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
-    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. Texts inside
-    JSON texts are parsed as JSON, too, up to `max_json_texts` levels deep.
+    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. In
+    `{"fields": null}`, it is returned as it is, with None: a later row may have names in `fields`.
+
+    Texts inside JSON texts are parsed as JSON, too, up to `max_json_texts` levels deep.
     """
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    # A missing value, an empty array or a text does not show which names other rows have here: keep the pattern.
-    are_names_unknown = value is None or value == [] or isinstance(value, str)
-    if are_names_unknown:
+    has_no_names = value is None or value == [] or isinstance(value, str)  # the pattern cannot be compared with names
+    if has_no_names:
         return {pattern: None}
     value_by_path = {}
-    for first_step, inner_value in _match_step(pattern[0], value, file).items():
-        for inner_path, innermost_value in _expand(pattern[1:], inner_value, file, max_json_texts).items():
-            value_by_path[(first_step, *inner_path)] = innermost_value
+    for step, value_at_step in _match_step(pattern[0], value, file).items():
+        for further_path, found_value in _expand(pattern[1:], value_at_step, file, max_json_texts).items():
+            value_by_path[(step, *further_path)] = found_value
     return value_by_path
 
 
 def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
-    """Expand one step of a pattern: return each step that it matches in `value`, with the value found there.
+    """Return the steps that one step of a pattern stands for in `value`, each with the value to which it leads.
 
-    In `{"x1": 1, "x2": 2, "y": 3}` the step `x*` matches `x1` and `x2`; if no name matches, raises `InputError`. In
-    `[{"id": "a", "v": 1}]` the step `[id=a]` matches the first element whose `id` is `a`. The result is the step itself
-    with this element, or with None if no element matches.
+    In {"x1": 1, "x2": 2, "y": 3}, the step `x*` gives {x1: 1, x2: 2}. If no name matches, raises `InputError`. In
+    [{"id": "a", "v": 1}], the step `[id=a]` gives {[id=a]: {"id": "a", "v": 1}}: the first element whose `id` is `a`.
+    If no element matches, the step `[id=a]` gives {[id=a]: None}.
     """
     if isinstance(step, Choice):  # [key=word]
         matching = [element for element in _collect_objects(value) if is_word(element.get(step.key), step.word)]
         return {step: matching[0] if matching else None}
     columns = _find_columns(value)
     names = [step.name] if step.name in columns else []
-    if not names and not step.quoted:
+    if not names and not step.quoted:  # a quoted name is never a pattern
         names = [name for name in columns if name and fnmatchcase(name, step.name)]
     if not names:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
@@ -319,13 +335,13 @@ def _has_wildcards(step: Part | Choice) -> bool:
 
 
 def _find_columns(value: Any) -> Mapping[str, Any]:
-    """Return the entries of an object, or of all objects in nested arrays.
+    """Return the fields of an object, or of all objects in nested arrays: their values by name.
 
-    Of entries with the same name, the first one counts.
+    If several objects have a field of the same name, the value in the first object counts.
     """
     columns: dict[str, Any] = {}
-    for element in _collect_objects(value):
-        columns = element | columns
+    for found_object in _collect_objects(value):
+        columns = found_object | columns  # the values in `columns`, from earlier objects, win
     return columns
 
 

@@ -24,31 +24,41 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     """Open a CSV file with a number in each cell, or with cells that hold several numbers: arrays, base64, or JSON."""
     layout = find_csv_layout(path, options)
     try:
-        columns = _choose_csv_columns(path, layout, options)
+        chosen = _choose_csv_columns(path, layout, options)
     except InputError as error:
         raise InputError(f"{error}{layout.advice}") from None
     # The first step of a path is the name of a column.
-    number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in columns.paths]
-    parser = _CellParser(layout, number_columns, options.where)
-    first_values = _find_first_values(path, layout, options, parser)
-    if _may_hold_several_numbers(columns.paths, [first_values.get(name) for name in number_columns]):
-        return _rows_of_parsed_cells(path, layout, options, columns, parser, first_values)
-    pack_numbers = _NumberColumns(layout, number_columns, options.where).pack
-    return _create_rows(path, layout, columns, options, d=len(columns.paths), pack=pack_numbers)
+    names_of_number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in chosen.paths]
+    parser = _CellParser(layout, names_of_number_columns, options.where)
+    first_values = _find_first_values(path, layout, options, parser)  # by the name of the column
+    first_numbers_or_texts = [first_values.get(name) for name in names_of_number_columns]
+    if _may_hold_several_numbers(chosen.paths, first_numbers_or_texts):
+        return _rows_of_parsed_cells(path, layout, options, chosen, parser, first_values)
+    # A single number in each cell is read faster, without the parser.
+    pack_numbers = _NumberColumns(layout, names_of_number_columns, options.where).pack
+    return _create_rows(path, layout, chosen, options, d=len(chosen.paths), pack=pack_numbers)
 
 
 def _rows_of_parsed_cells(
-    path: str, layout: CsvLayout, options: FileOptions, columns: Columns, parser: "_CellParser",
+    path: str, layout: CsvLayout, options: FileOptions, provisional_columns: Columns, parser: "_CellParser",
     first_values: dict[str, Any],
 ) -> Rows:  # fmt: skip
-    """Open a CSV file whose cells hold several numbers. `first_values` are those of the first row, by column."""
-    # The first row tells the number of dimensions even if it does not meet the conditions.
-    columns_without_conditions = columns._replace(where=())
+    """Open a CSV file whose cells hold several numbers.
+
+    `first_values` are the values in the first row, by column. From these values and the `provisional_columns`, d is
+    found, and then the columns are chosen again.
+    """
+    # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
+    columns_without_conditions = provisional_columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # With d known, choose again: if there are d columns, each is one dimension, which gets the column's name.
+    # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
-        columns.paths, d, impute=options.impute, value_name="row", where=parser.conditions_on_json
+        columns.paths,
+        d,
+        impute=options.impute,
+        value_name="row",
+        where=parser.conditions_on_json,  # `parser.pack` tests the other conditions
     )
     pack = partial(parser.pack, vector_reader)
     return _create_rows(path, layout, columns, options, d=d, pack=pack, vector_reader=vector_reader)
@@ -60,23 +70,25 @@ def _create_rows(
 ) -> Rows:  # fmt: skip
     """Return the rows of a CSV file, as vectors of d numbers.
 
-    `pack` returns the numbers of a record: those of one or more vectors. If cells hold several numbers, `pack` finds
-    them by `vector_reader`.
+    `pack` returns the numbers in the cells of a row: the bytes of one or more vectors, or `GuessedNumbers` if a cell in
+    base64 does not tell their type. If cells hold several numbers, `pack` uses `vector_reader` to find them; if each
+    cell is one number, `vector_reader` is None.
     """
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"
+    read_batches = partial(
+        text_batches,
+        path,
+        read_records=partial(layout.read_records, options=options),
+        pack=pack,
+        getter_by_column=getter_by_column,
+        d=d,
+        vector_reader=vector_reader,
+    )
     return Rows(
         path=path,
         dimensions=d,
-        batches=partial(
-            text_batches,
-            path,
-            read_records=partial(layout.read_records, options=options),
-            pack=pack,
-            getter_by_column=getter_by_column,
-            d=d,
-            vector_reader=vector_reader,
-        ),
+        batches=read_batches,
         impute=options.impute,
         names=columns.names,
         vector_reader=vector_reader,
@@ -115,23 +127,27 @@ class _CellParser:
     """Parses the cells of a CSV file that may hold several numbers: arrays, base64, or JSON."""
 
     def __init__(self, layout: CsvLayout, number_columns: Sequence[str], where: Sequence[Condition]) -> None:
-        """`number_columns` are the columns that the paths to the numbers lead into."""
+        """`number_columns` are the columns with the numbers. `where` are the conditions that rows must meet."""
         self._layout = layout
-        # A condition of one step is about the text of a cell; more steps lead into a cell's JSON: `readings.ok=true`.
+        # The path of a condition has one step in `room=hall`, which compares the text of a cell. The path has two steps in
+        # `readings.ok=true`, which leads into JSON in the cells of `readings`.
         self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
         self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        # Columns that say how the numbers are read, if the file has them, such as `shape` beside tensors in `data`.
+        # Columns that say how the numbers are read, if the file has them, such as `shape` for tensors in `data`.
         self._tensor_columns = tensor_field_names(number_columns)
         condition_columns = {condition.steps[0] for condition in self.conditions_on_json}
         parsed_columns = {*number_columns, *self._tensor_columns, *condition_columns}
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
 
     def parse(self, cells: list[str]) -> dict[str, Any]:
-        """Return the values in the columns that the numbers or the conditions of `where` need, by column."""
+        """Return the values in the columns that the numbers or the conditions of `where` need, by column.
+
+        A value is a number, None if it is missing, or a text. A text with JSON is parsed later, or here for tensors.
+        """
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
         if self._tensor_columns:
-            # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" are parsed.
+            # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" must become arrays.
             values = {name: parse_json_text(value) for name, value in values.items()}
         return values
 
@@ -145,6 +161,7 @@ class _CellParser:
 def _refuse_record(cells: list[str], layout: CsvLayout, conditions: Sequence[Condition]) -> None:
     """Raise `VectorError` if a record has a wrong number of cells, or does not meet the conditions on its cells."""
     if len(cells) != len(layout.names):
+        # Such as "3 cells, not 4 (cells are separated by ',')", perhaps with the advice to skip the first lines.
         text = f"{len(cells)} cells, not {len(layout.names)} {layout.describe_separator()}{layout.advice}"
         raise VectorError("wrong_length", text)
     if conditions:
@@ -180,7 +197,7 @@ def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> b
 
 def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> Columns:
     """Choose which columns of a CSV file hold the numbers. Raises `InputError`."""
-    # Only a text shows that a column holds no numbers. So 0.0 stands for the cells that the first row lacks.
+    # Columns count as numbers unless the first row has a text there. 0.0 stands for cells that a short first row lacks.
     example_row: dict[str, float | str | None] = dict.fromkeys(layout.names, 0.0)
     for name, cell in zip(layout.names, layout.first_row, strict=False):
         example_row[name] = parse_value(cell)

@@ -12,7 +12,7 @@ from streampca.files.rows import input_errors, open_stream
 from streampca.formats.errors import quote_names
 from streampca.formats.text import is_missing, parse_cell
 
-_MAX_RECORD = 2**24  # characters of a record, which has several lines if a quoted cell has several lines
+_MAX_RECORD_LENGTH = 2**24  # characters of a record, which has several lines if a quoted cell has several lines
 _SEPARATORS = (",", ";", "\t")
 _HEAD_LINES = 8  # number of first lines that show the separator and the header
 _MAX_PREAMBLE = 64  # number of first lines among which the first row is searched, for advice in errors
@@ -39,13 +39,13 @@ class CsvLayout(NamedTuple):
 
 
 def find_csv_layout(path: str, options: FileOptions) -> CsvLayout:
-    """Find out how a CSV file is written, unless the options say it.
+    """Find out the separator, the header and the columns of a CSV file from its first lines and the options.
 
     Raises `InputError` if the first line may be either a header or a row.
     """
     separators = [options.separator] if options.separator else _SEPARATORS
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
-        # Enough lines to find rows behind lines of text, for the advice.
+        # More lines than the layout needs: if the file begins with lines of text, errors advise how to skip them.
         long_head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
         head = long_head[:_HEAD_LINES]
         separator = max(separators, key=lambda candidate: _rank_separator(candidate, head))
@@ -79,26 +79,26 @@ def _rank_separator(separator: str, head: Sequence[str]) -> tuple[bool, int]:
 
 
 def _split_into_records(text: Iterable[str], separator: str, *, strict: bool = False) -> Iterator[list[str]]:
-    """Yield the cells of each record that is not empty.
+    """Yield the cells of each record (the header or a row) that is not empty.
 
     If not `strict`, the last cell may lack its closing quote.
     """
-    record_length = 0  # characters of the current row so far, which may have several lines
+    record_length = 0  # characters of the current record so far, which may have several lines
 
     def read_bounded_lines() -> Iterator[str]:
-        """Yield the lines. Raises `ValueError` if those of a row become too long.
+        """Yield the lines. Raises `ValueError` if the lines of one record have too many characters.
 
-        The loop below sets `record_length` to 0 after each row.
+        The loop below, which reads the records from these lines, sets `record_length` to 0 after each record.
         """
         nonlocal record_length
         for line in text:
             record_length += len(line)
-            if record_length > _MAX_RECORD:  # a quote without an end would join all further lines
-                raise ValueError(f"a row has more than {_MAX_RECORD // 10**6} million characters")
+            if record_length > _MAX_RECORD_LENGTH:  # a quote without an end would join all further lines
+                raise ValueError(f"a row has more than {_MAX_RECORD_LENGTH // 10**6} million characters")
             yield line
 
     for cells in csv.reader(read_bounded_lines(), delimiter=separator, strict=strict, skipinitialspace=True):
-        record_length = 0
+        record_length = 0  # the next line begins another record
         is_blank_line = len(cells) <= 1 and not "".join(cells).strip()
         if not is_blank_line:
             yield cells
@@ -117,7 +117,7 @@ def _detect_header(path: str, first_record: Sequence[str], second_record: Sequen
 
 def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     """Return whether the first line is a header, by the first two lines; None if it may be either."""
-    numbers = [parse_cell(cell) for cell in first]  # None in place of a text
+    numbers = [parse_cell(cell) for cell in first]  # None for a cell with text
     has_text = None in numbers
     has_empty_name = "" in first  # pandas writes no name for the index
     if has_text or has_empty_name:
@@ -125,19 +125,19 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     has_missing_word = any(map(is_missing, first))  # such as NA
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
-    # In a table of spectra, the names in the header are frequencies, which rise or fall. The numbers of a row do not.
-    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _does_only_first_rise_or_fall(numbers, second_numbers)
+    # In a table of spectra, the header has frequencies, sorted from left to right. Rows hardly ever are.
+    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _is_only_first_sorted(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     if may_be_header:
         return None
     return False
 
 
-def _does_only_first_rise_or_fall(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether the numbers of the first line rise and those of the second do not, or the same with falling.
+def _is_only_first_sorted(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether the numbers of the first line are sorted in a direction in which the second line is not sorted.
 
-    The header of a table of spectra is such a line: its names are frequencies, such as 400, 410, 420, … If both lines
-    rise, or both fall, both are rows.
+    The header of a table of spectra is sorted, since its names are frequencies: 400, 410, 420, … If both lines rise, or
+    both fall, both lines are rows.
     """
     if _is_rising(first):
         return not _is_rising(second)

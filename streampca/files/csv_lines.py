@@ -98,18 +98,20 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
         12:00,21.5
         12:01,21.7
 
-    The result is "" if there is nothing to skip, or if it is not clear which lines are rows.
+    The last line is taken for a row, and so are the lines just before it with numbers in the same cells. The line above
+    the rows is the header, if it has as many cells. The result is "" if there is nothing to skip, or if it is not clear
+    which lines are rows.
     """
     records = [next(csv.reader([line], delimiter=separator, skipinitialspace=True), []) for line in head]
     # For each line, one flag a cell: whether the cell is a number.
     number_patterns = [[parse_cell(cell) is not None for cell in cells] for cells in records]
-    first_row = _find_first_row(number_patterns)  # from here on, all lines have the pattern of the last line
-    if first_row == 0:  # the lines begin with rows
+    first_row = _find_first_row(number_patterns)  # from this index on, all lines have the pattern of the last line
+    if first_row == 0:  # nothing to skip: the lines begin with rows
         return ""
-    row_pattern = number_patterns[-1]  # the last line is taken for a row
-    if not any(row_pattern):  # the "rows" hold no numbers
+    row_pattern = number_patterns[-1]
+    if not any(row_pattern):  # not clear: the last line holds no numbers, so it is perhaps no row
         return ""
-    if row_pattern in number_patterns[:first_row]:  # there are rows among the lines to skip
+    if row_pattern in number_patterns[:first_row]:  # not clear: rows would be skipped with the first lines
         return ""
     skip_to_rows = f"--skip-lines {skipped + first_row} --no-header"
     header_index = first_row - 1
@@ -117,11 +119,11 @@ def _suggest_for_separator(head: Sequence[str], separator: str, skipped: int) ->
     has_header = len(header_pattern) == len(row_pattern)
     if not has_header:  # the line above the rows is a text such as "Device 7"
         return skip_to_rows
-    if header_index == 0:  # no line is above the header
+    if header_index == 0:  # nothing to skip: no line is above the header
         return ""
-    if _may_be_row(header_pattern, row_pattern):
+    if _may_be_row(header_pattern, row_pattern):  # not clear: the header is perhaps a row in which numbers are missing
         return ""
-    if _has_two_headers(head, records, header_index):
+    if _has_two_headers(head, records, header_index):  # such as names above units: skip both
         return skip_to_rows
     return f"--skip-lines {skipped + header_index}"
 

@@ -32,10 +32,11 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         name: partial(_get_entry, name) for name in columns.other_columns
     }
     other_types: dict[str, str | None] = {}  # needed only by `streampca project`, which asks for all fields
-    are_all_fields_asked = options.other_columns is True  # otherwise, `other_columns` is False or a list of names
-    if are_all_fields_asked:
+    # `options.other_columns` is True for all fields, False for none, or a list of the names.
+    are_all_fields_wanted = options.other_columns is True
+    if are_all_fields_wanted:
         # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
-        vector_fields = {str(get_steps(vector_path)[0]) for vector_path in columns.paths}
+        vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}  # outermost fields
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
         other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))
     return Rows(
@@ -94,7 +95,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
                 continue
             d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # With d known, choose again: if there are d columns, each is one dimension, and has the column's name.
+                # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
                 columns = choose_columns(row, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:

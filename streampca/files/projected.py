@@ -150,20 +150,22 @@ def _write_parquet(file: BinaryIO, k: int, copied_types: Mapping[str, Any]) -> I
     types = {name: pa.string() if arrow_type is None else arrow_type for name, arrow_type in copied_types.items()}
     schema = pa.schema({**types, "coordinates": pa.list_(pa.float64(), k), "residual": pa.float64()})
 
-    def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
-        """Append a record batch with the schema. Raises `InputError` if a value does not have its column's type."""
-        copied_columns = [columns[name] for name in copied_types]
-        arrays = [*copied_columns, column_of(coordinates), residual]  # in the order of the schema
-        try:
-            batch = pa.record_batch(arrays, schema=schema)
-        except (pa.ArrowException, OverflowError, UnicodeError) as error:
-            # For JSON Lines, the types come from the first row, and a field may have another type in a later row.
-            raise InputError(
-                f"Parquet cannot hold the columns copied from the input, so write a .jsonl file: {on_one_line(error)}"
-            ) from None
-        writer.write_batch(batch)
-
     with parquet.ParquetWriter(file, schema) as writer:
+
+        def write(coordinates: Array, residual: Array, columns: Mapping[str, Any]) -> None:
+            """Append a record batch with the schema. Raises `InputError` if a value does not have its column's type."""
+            copied_columns = [columns[name] for name in copied_types]
+            arrays = [*copied_columns, column_of(coordinates), residual]  # in the order of the schema
+            try:
+                batch = pa.record_batch(arrays, schema=schema)
+            except (pa.ArrowException, OverflowError, UnicodeError) as error:
+                # For JSON Lines, the types come from the first row, and a field may have another type in a later row.
+                raise InputError(
+                    "Parquet cannot hold the columns copied from the input, so write a .jsonl file: "
+                    f"{on_one_line(error)}"
+                ) from None
+            writer.write_batch(batch)
+
         yield write
 
 

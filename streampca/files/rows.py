@@ -254,7 +254,8 @@ def batch_of_vectors(vectors: Array, progress: float) -> FileBatch:
 
 def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | None) -> Rows:
     """Open an .npy file, or its rows within `row_bounds`."""
-    # The rows are arrays without columns, so options that ask for columns are refused.
+    # The rows are arrays without columns (`[]`). So options that ask for columns are refused here, and the result has
+    # only notes for the user.
     columns = choose_columns([], options, path)
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")

@@ -73,8 +73,8 @@ class LowRank:
         """Return the stream as the rows of a file that does not end."""
         d = self.basis.shape[1]
         batch_size = min(256, choose_batch_size(d))
+        # All readers share one iterator, so no vector is read twice. It is endless, so its progress stays 0.
         batches = (batch_of_vectors(self.draw(batch_size), progress=0.0) for _ in itertools.count())
-        # All readers share this iterator, so no vector is read twice.
         return Rows("synthetic", d, batches=lambda: batches)
 
 
@@ -97,7 +97,8 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        # If a name is not in `MACHINE`, the sensor behaves like the one at the same index there, counted in a cycle.
+        # A sensor whose name is not in `MACHINE` behaves like the sensor of `MACHINE` at the same index. With more names
+        # than sensors of `MACHINE`, the behaviours repeat.
         default_behaviours = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
