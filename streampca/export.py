@@ -50,10 +50,12 @@ def to_onnx(published: PublishedModel) -> bytes:
     from onnx import checker, helper, numpy_helper, parser
 
     model = published.model
+    # The text of the graph has three parts: it replaces missing values by NaN, centres the vectors, and projects them.
+    # The text refers to these constants by name.
     constants: dict[str, NDArray[Any]] = {
         "mean": model.mean.astype(np.float64),
-        "axes": np.ascontiguousarray(model.components.T, np.float64),
-        "components": model.components.astype(np.float64),
+        "axes": np.ascontiguousarray(model.components.T, np.float64),  # (d, k): coordinates = centred · axes
+        "components": model.components.astype(np.float64),  # (k, d): projection = coordinates · components
         "along": np.array([1]),  # the axis along which the squares of a residual are summed
     }
     centre = _CENTRE
@@ -92,27 +94,28 @@ def _make_missing_to_nan(missing: MissingValues) -> _MissingToNan:
     """Return the part of the graph that replaces missing values by NaN; it is empty if there are none."""
     from onnx import helper
 
-    output_name = "vectors"  # the input of the graph
+    name_of_vectors = "vectors"  # in the graph: first its input, then the vectors after each step
     if not missing.numbers:
-        return _MissingToNan("", constants={}, output_name=output_name)
+        return _MissingToNan("", constants={}, output_name=name_of_vectors)
     text = ""
     constants: dict[str, NDArray[Any]] = {
-        "last": np.array([2]),  # the axis of the missing values, with each of which an entry is compared
+        # The axis that the template adds to the vectors (n, d), to compare each entry with all missing values along it.
+        "last": np.array([2]),
         "nan": np.array(np.nan),
     }
     # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So there
     # is a step in float64, then a step in the model's type, which takes the output of the first step.
     for precision in dict.fromkeys(("float64", missing.dtype)):
         text += _MISSING_TO_NAN.format(
-            before=output_name,
+            before=name_of_vectors,
             precision=precision,
             precision_type=helper.np_dtype_to_tensor_dtype(np.dtype(precision)),
             int64_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)),
             bool_type=helper.np_dtype_to_tensor_dtype(np.dtype(np.bool_)),
         )
         constants[f"missing_{precision}"] = missing.rounded_to(np.dtype(precision))
-        output_name = f"filled_{precision}"
-    return _MissingToNan(text, constants, output_name)
+        name_of_vectors = f"filled_{precision}"
+    return _MissingToNan(text, constants, output_name=name_of_vectors)
 
 
 FORMATS: dict[str, Callable[[PublishedModel], bytes]] = {"onnx": to_onnx}
@@ -160,7 +163,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 def _replace_missing_values(vectors: Any, estimator: Any, dtype: Any, opset: int) -> Any:
     """Return the operations that replace an estimator's missing values in vectors of this dtype by NaN.
 
-    An entry is missing if it equals a missing value in this dtype, or after both were rounded to the estimator's dtype.
+    An entry is missing if it equals a missing value that is rounded to this dtype. An estimator with float32 also
+    rounds vectors of float64. So their entry is also missing if it equals a missing value after both were rounded to
+    float32.
     """
     from onnx.helper import np_dtype_to_tensor_dtype
     from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxEqual, OnnxWhere

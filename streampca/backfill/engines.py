@@ -47,9 +47,10 @@ def fold_chunk(chunk: Chunk, plan: BackfillPlan) -> Part:
 def on_executor(
     executor: Executor, chunks_in_flight: int, fold: Callable[[Chunk, BackfillPlan], Part] = fold_chunk
 ) -> Engine:
-    """Make an engine of any executor.
+    """Return an engine: a function that folds named chunks by this executor, and yields each name with its part.
 
-    At most `chunks_in_flight` chunks are submitted at a time, and a further one only when the caller has taken a part.
+    A part is what `fold` returns for a chunk: what was learned from the chunk, and its rejected rows. At most
+    `chunks_in_flight` chunks are submitted at a time, and a further chunk only when the caller has taken a part.
     """
 
     def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
@@ -84,10 +85,10 @@ def on_processes(workers: int | None = None) -> Engine:
         earlier_children = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(process_count, mp_context=spawn, initializer=_end_with_parent) as pool:
-            engine = on_executor(pool, chunks_in_flight=2 * process_count)
+            fold_on_pool = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
-                yield from engine(chunks, plan)
-            except BaseException as error:
+                yield from fold_on_pool(chunks, plan)
+            except BaseException as error:  # also if the caller takes no further part, which closes this generator
                 _terminate_children(except_for=earlier_children)
                 if isinstance(error, BrokenExecutor):
                     raise InputError(_WORKER_DIED) from None

@@ -96,7 +96,7 @@ class _StoredBackfill:
                 newest.refuse_other_settings(compared_config)
 
     def refuse_other_sources(self) -> None:
-        """Raise `SettingsError` if the store holds a backfill of other files or columns with this number."""
+        """Raise `SettingsError` if this backfill's number is already used by a backfill of other files or columns."""
         saved_files = set(self._store.names(self.folder)) - {self._parts_folder}
         if not saved_files:  # no backfill, or an unfinished one, which has only parts
             return
@@ -181,8 +181,9 @@ class _StoredBackfill:
 def _join_rejects(tables: Sequence[Any]) -> Any:
     """Return the tables of rejected rows as one table.
 
-    The metadata of each table tell at which indices the elements of arrays were found in a chunk. Those of the joined
-    table tell it for all chunks, with a warning if an element has moved.
+    Rows may hold arrays, from which numbers are read by index, such as the sensor `temp` at index 0. The metadata of
+    each table tell at which indices such elements were found in a chunk. The metadata of the joined table tell this for
+    all chunks, with a warning if an element has another index in some rows.
     """
     element_indices = ElementIndices()
     for table in tables:
@@ -203,16 +204,17 @@ def _explain_nothing_learned(row_count: int, rejects: Any) -> str:
 
 
 def _make_chunk_key(chunk: Chunk, plan: BackfillPlan) -> str:
-    """Return the key of a chunk, which changes with the file and the settings.
+    """Return the key under which the part of a chunk is saved. It changes with the file and the settings.
 
-    An option of a later release is in the key only if it is set, so that parts of earlier releases are found.
+    Options that a later release has added are in the key only if they are set. So a part that an earlier release has
+    saved is found again.
     """
     config = plan.fold_config
     options = []
     for name, value in plan.files._asdict().items():
         is_set = value != FileOptions._field_defaults[name]
         if name in _OPTIONS_OF_FIRST_RELEASE or is_set:
-            name_in_key = "others" if name == "other_columns" else name  # its name in the first release
+            name_in_key = "others" if name == "other_columns" else name  # as the first release called it
             options.append(f"{name_in_key}={value!r}")
     # The first release hashed the `repr` of a tuple of these: any other text gives other keys.
     elements = [

@@ -58,7 +58,10 @@ class BackfillPlan:
 
     @property
     def options(self) -> FileOptions:
-        """The options for reading the vectors, and the columns that decide which rows are learned."""
+        """The user's options, `files`, with what is learned: its dimensions and names.
+
+        The options also ask for the columns that decide which rows are learned.
+        """
         other_columns = []
         if self.timestamp_column:
             other_columns.append(self.timestamp_column)
@@ -115,7 +118,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     judge = Judge.of(learning)  # decides which vectors must not be learned
     fold = Fold.empty(learning)
     rejects: list[_RejectRow] = []
-    element_indices = ElementIndices()
+    element_indices = ElementIndices()  # where elements of arrays were found, to warn if they move between rows
     rows_before = 0
     with threadpool_limits(1):  # with several threads, the last bits of the results might differ
         for file_batch in batches:
@@ -140,9 +143,11 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
 def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
-    Of these rows, those whose vectors must not be learned are rejected. Rows without the needed time or offset do not
-    count as before the end, and are rejected, too. Rows after the end are left out without a reject, since the worker
-    reads them from the topic.
+    - Rows after the end are left out without a reject, since the worker reads them from the topic.
+    - Rows without the time or offset that is compared with the end are rejected.
+    - Of the other rows, those are rejected whose vectors must not be learned.
+
+    A row may hold several vectors.
     """
     vectors = file_batch.row_vectors.vectors
     vectors_per_row = file_batch.row_vectors.counts
@@ -150,6 +155,7 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
     times_ms = np.full(file_batch.row_count, _NO_TIME)
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
+    # One flag a row each. Rows without a time or offset that is needed do not count as before the end.
     is_before_end, has_time_or_offset = _find_rows_before_end(columns, times_ms, plan)
     if not is_before_end.all():  # an optimisation: usually all rows are before the end
         is_vector_before_end = np.repeat(is_before_end, vectors_per_row)
@@ -161,8 +167,9 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
     decoded = judge.reject_bad(
         vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=rejects
     )
+    times_of_good_rows = times_ms[decoded.indices]
     next_row = rows_before + file_batch.row_count
-    return Batch(decoded, timestamps=times_ms[decoded.indices], records=(), next=next_row)
+    return Batch(decoded, timestamps=times_of_good_rows, records=(), next=next_row)
 
 
 def _to_arrow(column: Any) -> Any:

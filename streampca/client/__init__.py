@@ -94,7 +94,7 @@ class _Sidecar:
         cause = str(error).rstrip(".") or type(error).__name__
         if "CERTIFICATE_VERIFY_FAILED" in cause:
             # httpx trusts the authorities in the file that this variable names.
-            remedy = "SSL_CERT_FILE names a file with its authority's certificate"
+            remedy = "set SSL_CERT_FILE to a file with the certificate of the sidecar's authority"
         else:
             other_scheme = "http" if self._url.lower().startswith("https") else "https"
             remedy = f"is it running there, or is it {other_scheme}://?"

@@ -154,7 +154,11 @@ async def _send_vectors(
     asked_version: Version,
     **params: Any,
 ) -> Answer:
-    """Send vectors to an operation of the sidecar, and return its answer as an `answer_type`."""
+    """Send vectors to an operation of the sidecar, and return its answer as an `answer_type`.
+
+    Tables and records are first matched with the names of the model's dimensions. These names are cached, by the
+    version for which the caller asks, so that most calls need one request.
+    """
     columns = columns_of(vectors)
     has_records = isinstance(vectors, Sequence) and len(vectors) > 0 and isinstance(vectors[0], Mapping)
     if columns is None and not has_records:
@@ -166,12 +170,12 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # Try the names of an earlier call. They are removed, and kept again only if they still fit the model.
+    # First try the cached names. They leave the cache, and return to it only if the same version answers again.
     earlier_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if earlier_names:
         answer = await send_matched(earlier_names, asked_version)
-        # If `asked_version` is a pin or None, another version than earlier may have answered. The dimensions of that
-        # version may have other names, so the answer is dropped.
+        # If `asked_version` is a pin or None, another version than earlier may have answered. Its dimensions may have
+        # other names. Then the answer is dropped, and the vectors are matched and sent again below.
         if answer.version == earlier_names.version:  # type: ignore[attr-defined]  # a NamedTuple
             sidecar._names_by_asked_version[asked_version] = earlier_names
             return answer

@@ -71,9 +71,9 @@ class ModelNames(NamedTuple):
         counts = Counter(columns)
         present_columns = [column for column in wanted_columns if counts[column]]
         needed_count = 1 if self.impute else len(wanted_columns)
-        # Without names, all columns of the table are wanted, so their number may be wrong.
-        is_number_wrong = len(wanted_columns) != self.dimensions
-        if is_number_wrong or len(present_columns) < needed_count:
+        # If the model has no names, all columns of the table are wanted. The table may have too many or too few.
+        is_count_wrong = len(wanted_columns) != self.dimensions
+        if is_count_wrong or len(present_columns) < needed_count:
             about_model = f": {list_names(self.names)}" if self.names else " without names"
             raise ValueError(
                 f"the table has the columns {list_names(list(map(str, columns)))}, "

@@ -217,14 +217,14 @@ class _Demo:
         self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
-        """Update the demo and project some vectors, again and again, until `ended` is set.
+        """Check the processes, print the progress and project some vectors, again and again, until `ended` is set.
 
         If `seconds` is given, ends so long after the first projection. Raises `StreampcaError` if a process fails or no
         vector is projected in time.
         """
         started = time.monotonic()
         has_projected = False
-        end_s = _FIRST_PROJECTION_TIMEOUT_S
+        end_s = _FIRST_PROJECTION_TIMEOUT_S  # when to give up; from the first projection on, when to end
         for body in _create_request_bodies(self._stream.rows):  # endlessly
             if ended.wait(_UPDATE_EVERY_S):
                 return

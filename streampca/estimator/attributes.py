@@ -34,7 +34,8 @@ class OnlineFit:
     def refuse_worker_model(self) -> None:
         """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on.
 
-        The file of `streampca fit` has no fold either, but a covariance or axes, from which the fold is well estimated.
+        An estimator's file holds the fold. A file of `streampca fit` holds the covariance or all axes, from which a
+        fold is well estimated. A worker's model has none of these.
         """
         is_worker_model = self.loaded_model is not None and self.loaded_model.covariance_or_axes is None
         if is_worker_model:
@@ -147,6 +148,7 @@ class FittedAttributes:
 
         None unless standardize=True.
         """
+        # `_units` are these deviations if the model has the factors 1/deviation, `scale`.
         return None if self.model_.scale is None else self._units
 
     @property
@@ -168,12 +170,15 @@ class FittedAttributes:
     def _compute_covariance(self, model: Model) -> F64:
         """Compute the covariance of the features by probabilistic PCA, with the variances of this model.
 
-        It is (CD⁻¹)ᵀ(Λ − σ²)CD⁻¹ + σ²D⁻²: components C, variances Λ along them, units D⁻¹ of the features, and the
-        variance σ² in every other direction.
+        The rows have the variances λ (k,) along the components A (k, d), and the variance σ² in every other direction.
+        D⁻¹ (d, d) is diagonal and holds the unit of each feature. The covariance is
+
+            (AD⁻¹)ᵀ · diag(λ − σ²) · AD⁻¹ + σ²D⁻²
         """
-        C_with_units = model.components * self._units  # CD⁻¹
+        components_in_units = model.components * self._units  # AD⁻¹
         noise_variance = model.noise_variance  # σ²
-        along_components = (C_with_units.T * (model.explained_variance - noise_variance)) @ C_with_units
+        variance_above_noise = model.explained_variance - noise_variance  # λ − σ²
+        along_components = (components_in_units.T * variance_above_noise) @ components_in_units
         return np.asarray(along_components + noise_variance * np.diag(self._units**2), np.float64)
 
     @one_thread

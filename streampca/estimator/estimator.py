@@ -180,8 +180,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # The basis is "principal" or "whitened". Whitening divides by the model's standard deviations: with ddof=1,
-            # as in scikit-learn.
+            # Only whitening needs the model from here on: it divides the coordinates by the model's standard
+            # deviations. In scikit-learn, they have ddof=1, as in the unbiased model.
             with_unbiased_model = replace(projected, model=fit.unbiased_model)
             return with_unbiased_model.in_basis(self._basis).astype(V.dtype, copy=False)
 
@@ -258,7 +258,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 
     def _create_fit(self, config: FoldConfig) -> OnlineFit:
         """Return the fit that has learned no row yet, with this configuration."""
-        # As in scikit-learn, `n_components` may be a share of the variance, which the components must explain.
+        # As in scikit-learn, `n_components` may be a share of the variance. Then all components are learned, and each
+        # model has as many as explain this share. Past scores are scores by such models.
         components_or_share = checks.share_of_variance(self) or config.learning.components
         return OnlineFit(
             parameters=checks.learning_parameters(self),
@@ -288,14 +289,15 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     for fit in fits:
         merger.add(fit.fold)
     fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
+    # The histograms of past scores are added up: `weights` are the heights of their bars.
     weights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
     summed_histograms = PastScores(np.sum(weights_of_parts, axis=0))
-    past_scores = replace(first.past_scores, histograms=summed_histograms)
+    scores_builder = replace(first.past_scores, histograms=summed_histograms)
     merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_
     if names_of_parts:
         merged.feature_names_in_ = names_of_parts[0]
-    merged.online_ = replace(first, fold=fold, past_scores=past_scores, loaded_model=None)
+    merged.online_ = replace(first, fold=fold, past_scores=scores_builder, loaded_model=None)
     return merged
 
 

@@ -38,19 +38,21 @@ def encode(estimator: Any) -> bytes:
 
 def _make_published_model(fit: OnlineFit) -> PublishedModel:
     """Return the model of a fit, together with the checkpoint of its fold."""
-    # The model may have fewer components than were learned.
+    # The model may have fewer components than were learned, so its settings differ from those of the fold.
     model_learning = replace(fit.config.learning, components=fit.model.n_components)
     model_config = replace(fit.config, learning=model_learning)
     merged = MergedFold.from_fold(fit.fold, fit.config)
     published = merged.make_published_model(model_config, fit.past_scores.histograms, published_at=time.time())
+    # From this checkpoint, learning continues with all learned components. An estimator has no topic.
     saved = Checkpoint(topic="", topic_id="", partition=0, fold=fit.fold, settings=fit.config.as_dict())
     return replace(published, checkpoint=checkpoint.encode(saved))
 
 
 def find_parameters(published: PublishedModel) -> dict[str, Any]:
-    """Return the parameters of the estimator in a file.
+    """Return the parameters of an estimator for a file.
 
-    If `streampca fit` or a worker has written the file, they are the parameters that would learn such a model.
+    The parameters are derived from the settings with which the model in the file was learned. If an estimator has
+    written the file, the parameters that it has saved there replace them.
     """
     config = FoldConfig.from_dict(published.settings)
     learning = config.learning
@@ -65,7 +67,7 @@ def find_parameters(published: PublishedModel) -> dict[str, Any]:
         "missing": published.settings["missing"],
         "missing_values": list(published.missing_values.numbers) or None,
     }
-    saved_parameters = published.estimator or {}
+    saved_parameters = published.estimator or {}  # none unless an estimator has written the file
     return parameters | saved_parameters
 
 

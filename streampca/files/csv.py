@@ -129,8 +129,8 @@ class _CellParser:
     def __init__(self, layout: CsvLayout, number_columns: Sequence[str], where: Sequence[Condition]) -> None:
         """`number_columns` are the columns with the numbers. `where` are the conditions that rows must meet."""
         self._layout = layout
-        # The path of a condition has one step in `room=hall`, which compares the text of a cell. The path has two steps in
-        # `readings.ok=true`, which leads into JSON in the cells of `readings`.
+        # The path of a condition has one step in `room=hall`, which compares the text of a cell. The path has two steps
+        # in `readings.ok=true`, which leads into JSON in the cells of `readings`.
         self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
         self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns

@@ -97,8 +97,8 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        # A sensor whose name is not in `MACHINE` behaves like the sensor of `MACHINE` at the same index. With more names
-        # than sensors of `MACHINE`, the behaviours repeat.
+        # A sensor whose name is not in `MACHINE` behaves like the sensor of `MACHINE` at the same index. With more
+        # names than sensors of `MACHINE`, the behaviours repeat.
         default_behaviours = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])

@@ -43,8 +43,9 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When the timer runs out, the C function `alarm` is called. The kernel then sends SIGALRM after `_GRACE_S`, which
-        ends the process. Raises `OSError` if the kernel refuses a timer.
+        When the timer runs out, it calls the C function `alarm`, so that the kernel sends SIGALRM some seconds later. A
+        process that was stopped has these seconds to call `renew`. Then the handler of SIGALRM ends the process.
+        Raises `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":
             return
@@ -76,8 +77,8 @@ class KernelAlarm:
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # If the timer ran out while the process was stopped, the kernel will send SIGALRM in some seconds, which ends
-        # the process. 0 cancels this alarm.
+        # When the timer runs out, it starts an alarm, which ends the process some seconds later. If this happened while
+        # the process was stopped, 0 now cancels the alarm.
         signal.alarm(0)
 
     def stop(self) -> None:
@@ -85,7 +86,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # if the timer ran out, it has started an alarm, which 0 cancels
-        faulthandler.unregister(signal.SIGALRM)
-        # Python's `signal.signal` does not accept a C function.
+        signal.alarm(0)  # cancels the alarm that the timer has started if it ran out
+        faulthandler.unregister(signal.SIGALRM)  # which `start` has set to handle the alarm
+        # The handler before is a C function, which Python's `signal.signal` does not accept.
         self._c_signal(signal.SIGALRM, self._handler_before)

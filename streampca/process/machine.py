@@ -57,7 +57,8 @@ def count_usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     for files in (_CGROUP_V2_LIMIT, _CGROUP_V1_LIMIT):
-        # Without a limit, the quota is "max" in version 2, −1 in version 1.
+        # Version 2 of cgroups has quota and period in one file, version 1 has a file for each. Without a limit, the
+        # quota is "max" in version 2, −1 in version 1.
         with contextlib.suppress(OSError, ValueError):
             text = " ".join((cgroup / name).read_text() for name in files)
             quota, period = text.split()

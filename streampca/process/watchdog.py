@@ -38,11 +38,11 @@ class _Watch:
 
     def run(self, ended: threading.Event, alarm: KernelAlarm) -> None:
         """Until `ended` is set, renew the alarm, and end the process if a thread is overdue."""
-        alarm.renew(HANG_S)
+        alarm.renew(HANG_S)  # if this thread cannot run for so long, the alarm ends the process
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # The running time is counted in checks. The system's clock goes on while the process is stopped, so by this
-            # clock, each thread would be overdue when the process is continued.
+            # While the process is stopped, the system's clock goes on, and each thread would be overdue afterwards. So
+            # the running time is counted in checks.
             self.running_time_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")
@@ -85,6 +85,8 @@ def tick(within_s: float | None = None) -> None:
     """
     watch = _watch  # read once: another thread may leave `watch_threads` meanwhile
     if watch is not None:
+        # The running time is the watchdog's clock. Unlike the system's clock, it does not go on while the process is
+        # stopped.
         watch.due_s[threading.current_thread()] = watch.running_time_s + (within_s or HANG_S)
 
 

@@ -68,7 +68,8 @@ class Settings(BaseModel):
     def _find_broken_rules(cls, settings: object, *, ignore_absent: bool = False) -> list[str]:
         """Return the sentences of the rules that these settings break.
 
-        With `ignore_absent`, rules about absent settings are ignored.
+        A rule is a function that tells whether settings break it, and a sentence about this. With `ignore_absent`, a
+        rule is ignored if its function asks for a setting that is absent.
         """
         sentences: list[str] = []
         for base in reversed(cls.__mro__):
@@ -77,7 +78,7 @@ class Settings(BaseModel):
                 try:
                     if is_broken(settings):
                         sentences.append(sentence.format(s=settings))
-                except AttributeError:
+                except AttributeError:  # the rule has asked for an absent setting
                     if not ignore_absent:
                         raise
         return sentences
@@ -127,9 +128,9 @@ class Settings(BaseModel):
     ) -> list[str]:
         """Describe each wrong value, and each broken rule between the settings whose values are valid.
 
-        pydantic checks the rules only if all values are valid, so they are checked here.
+        pydantic checks the rules, by `_check_rules`, only if all values are valid. Otherwise they are checked here.
         """
-        # In `errors()`, a broken rule has no location ("loc").
+        # Errors without a location ("loc") are of broken rules, which are found below.
         wrong_values: list[Mapping[str, Any]] = [details for details in error.errors() if details["loc"]]
         wrong_names = {str(details["loc"][0]) for details in wrong_values}
         valid_settings = SimpleNamespace(**_convert_valid(cls, values, wrong_names))
@@ -194,20 +195,23 @@ def _describe_mistake(
 
 
 def _describe_setting(name: str, field: FieldInfo, effective: GivenValue | None) -> EffectiveSetting:
-    """Return a setting as it is shown.
+    """Return a setting as it is shown: its name, its value as a text, and the origin of the value.
 
-    If it has no effective value, its default is shown; if it is required, that it is missing.
+    Without an effective value, its default is shown. A required setting has no default, so its origin is "missing".
     """
-    if effective is None:
-        is_missing = field.is_required()
-        effective = GivenValue(None, _MISSING) if is_missing else GivenValue(field.default, _DEFAULT)
-    if effective.value is None:
+    if effective is not None:
+        shown = effective
+    elif field.is_required():
+        shown = GivenValue(None, _MISSING)
+    else:
+        shown = GivenValue(field.default, _DEFAULT)
+    if shown.value is None:
         text = ""
     elif _is_secret(field):
         text = MASK
     else:
-        text = _mask_secrets_in_urls(str(effective.value))
-    return EffectiveSetting(name=name, value=text, origin=effective.origin)
+        text = _mask_secrets_in_urls(str(shown.value))
+    return EffectiveSetting(name=name, value=text, origin=shown.origin)
 
 
 def _mask_secrets_in_urls(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 # These two patterns have only possessive quantifiers, so that they are matched in a time linear in the text's length.
 # Names and words that are not in backticks may therefore have spaces at their end, which are removed after the match.
-_PART = re.compile(
+_PARTS_AND_SEPARATOR = re.compile(
     r"""\s*+
     (?: `(?P<quoted_name>[^`]++)`\s*+ | (?P<plain_name>(?: [^`.,\[] | \[(?![^`\[\]=]*+=) )++) )?+
     (?: \[\s*+ (?P<key>[^`\[\]=]++) =\s*+ (?: `(?P<quoted_word>[^`]*+)`\s*+ | (?P<plain_word>[^`\]]*+) ) \]\s*+ )?+
@@ -80,9 +80,10 @@ def parse_paths(field: str) -> tuple[Path, ...]:
         return ()
     paths: list[Path] = []
     parts: Path = ()
-    # A match is, for example, `values[id=temp].` or `hum,`. It is None if the rest of the text is not valid.
-    for match in _split_into_matches(_PART, f"{field},"):  # the added comma ends the last path
-        new_parts = _make_parts(match) if match else ()  # () if the text of the match is not valid
+    # A match is one or two parts and a separator, such as `values[id=temp].` or `hum,`. The added comma ends the last
+    # path. The text is not valid if something in it does not match (None), or if no parts can be made of a match.
+    for match in _split_into_matches(_PARTS_AND_SEPARATOR, f"{field},"):
+        new_parts = _make_parts(match) if match else ()
         if match is None or not new_parts:
             raise ValueError(
                 f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
@@ -99,7 +100,7 @@ def parse_paths(field: str) -> tuple[Path, ...]:
 
 
 def _make_parts(match: re.Match[str]) -> Path:
-    """Return the parts of a path in a match of `_PART`: a name, a choice in brackets, or a name with a choice.
+    """Return the parts in a match of `_PARTS_AND_SEPARATOR`: a name, a choice in brackets, or a name with a choice.
 
     For example, `values[id=temp].` gives Part("values") and Choice("id", "temp"). Returns () if the match is not valid.
     """
@@ -156,15 +157,15 @@ def _split_into_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Matc
 
 
 def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
-    """Return a name for each path: the first of its possible names that no other path may have.
+    """Return a name for each path: the first of its possible names that is not a possible name of another path.
 
     For example, a.x and b.y are named x and y, but a.x and b.x keep these names.
     """
     possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
-    paths_with_name = Counter(chain.from_iterable(possible_names_of_paths))  # how many paths may have each name
+    path_count_by_name = Counter(chain.from_iterable(possible_names_of_paths))  # of the paths that may have the name
     names = []
     for possible_names in possible_names_of_paths:
-        unique_names = [name for name in possible_names if paths_with_name[name] == 1]
+        unique_names = [name for name in possible_names if path_count_by_name[name] == 1]
         whole_path = possible_names[-1]
         names.append(unique_names[0] if unique_names else whole_path)
     return tuple(names)
@@ -173,12 +174,14 @@ def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
 def _list_possible_names(steps: Sequence[Step]) -> list[str]:
     """Return the names that the dimension at a path may have, the best one first and the whole path last.
 
-    For example, the names for `a.b` are b and a.b. A choice, such as `[side=left]`, is named by its word, `left`. Names
-    of entries before the last choice are left out. So `wheels[side=left].sensors[id=temp].value` has these names:
+    For example, the names for `a.b` are b and a.b, and `wheels[side=left].sensors[id=temp].value` has these names:
 
         temp, temp.value
         left.temp, left.temp.value
         wheels[side=left].sensors[id=temp].value
+
+    A choice, such as `[side=left]`, is named by its word, `left`. Only the whole path has the other names before the
+    last choice: here `wheels` and `sensors`.
     """
     chosen_words: list[str] = []
     steps_after_last_choice: list[str] = []

@@ -36,9 +36,10 @@ def validate_location(location: str) -> str:
     scheme = find_scheme(location)
     if scheme is None:
         return location
-    is_scheme_of_bucket = scheme in CREDENTIALS
+    is_scheme_of_bucket = scheme in CREDENTIALS  # each kind of bucket has its own credentials
     is_reserved = is_scheme_of_bucket or scheme in _SIDECAR_SCHEMES
-    # A plug-in that offers a reserved scheme, such as s3 or the http of sidecars, is refused with `ValueError`.
+    # Looks for a plug-in even if the scheme is reserved, such as s3 or the http of sidecars: raises `ValueError` if
+    # some plug-in offers a reserved scheme.
     plug_in = load_plug_in("store", scheme, is_reserved=is_reserved)
     if plug_in is not None:
         return location
