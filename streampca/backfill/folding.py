@@ -58,10 +58,7 @@ class BackfillPlan:
 
     @property
     def options(self) -> FileOptions:
-        """The user's options, `files`, with what is learned: its dimensions and names.
-
-        The options also ask for the columns that decide which rows are learned.
-        """
+        """The options for reading: the user's, what is learned, and columns that decide which rows are learned."""
         other_columns = []
         if self.timestamp_column:
             other_columns.append(self.timestamp_column)

@@ -72,16 +72,16 @@ def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_ag
 def choose_checkpoints(
     offsets: Sequence[int], partition: int, start: int | None, end: int | None, *, workers_begin_at_0: bool
 ) -> tuple[int, int]:
-    """Return the offsets of the checkpoints between which records are learned again.
+    """Return the offsets, start and end, between which records are learned again.
 
-    Without `end`, the newest checkpoint is the end. Without `start`, the oldest checkpoint is the start; if workers
-    begin at offset 0, and no checkpoint lies before the end, the start is offset 0. `offsets` are those of all
-    checkpoints. Raises `SettingsError` if there are no such checkpoints.
+    `offsets` are the offsets of all checkpoints. By default, the end is the newest checkpoint, and the start is the
+    oldest. Raises `SettingsError` if the start or the end is not a checkpoint; the start may also be 0.
     """
     oldest = min(offsets, default=0)
     if end is None:
         end = max(offsets, default=0)  # without checkpoints, an error is raised below
     if start is None:
+        # Without a checkpoint before the end, records are learned again from 0, if workers have begun there.
         has_earlier_checkpoint = oldest < end
         start = 0 if workers_begin_at_0 and not has_earlier_checkpoint else oldest
     is_known_start = start == 0 or start in offsets

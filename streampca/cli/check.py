@@ -40,7 +40,7 @@ def run(options: Options) -> int:
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
         warnings += _warn_of_open_port(command, settings)
-    # `explain` has reported each variable that resembles a setting. These are the other unknown variables.
+    # `explain` has already reported a misspelt setting. Further environment variables STREAMPCA_… are reported here.
     mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0

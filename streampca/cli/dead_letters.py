@@ -76,8 +76,8 @@ def preview(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
 def replay(settings: DeadLettersSettings, letter_filter: LetterFilter) -> None:
     """Send the records of the letters that the filter accepts to their topic again. Raises `SourceError`."""
     try:
-        # A replay writes in its transactions which letters it has sent. The new producer ends any other replay. The
-        # reader is opened afterwards, so it sees all letters that the other replay has sent.
+        # A replay marks the letters that it has sent. Creating the producer ends any other replay, since both have the
+        # same transactional id. Only then is the reader opened, so that it sees all marks of the other replay.
         with (
             closing(create_replay(settings)) as producer,
             closing(open_reader(settings, settings.dead_letter_topic)) as reader,

@@ -33,16 +33,16 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        # Called when commits fail. If brokers would accept a commit from a new client, this process itself is at fault:
-        # it reports that it is unhealthy.
+        # Called when commits fail: it tells whether brokers would accept a commit from a new client. If so, a restart
+        # would help, and the process reports that it is unhealthy.
         could_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
-        first_step, *later_steps = start.steps()
+        find_model, *later_steps = start.steps()
         try:
-            has_found_model = _wait_for_model(process, first_step)
+            has_found_model = _wait_for_model(process, find_model)
             if not has_found_model:
                 return
             fixed_version = start.model.version

@@ -62,7 +62,7 @@ class MemberMetrics(Observer):
         """Remove the gauges of partitions that other members own now."""
         for partition in partitions:
             for gauge in self._by_partition:
-                with contextlib.suppress(KeyError):  # raised by older clients if never set
+                with contextlib.suppress(KeyError):  # older releases of prometheus_client raise it for an unset gauge
                     gauge.remove(str(partition))
 
     def _record(self, *, label: object = None, **values: Any) -> None:

@@ -146,7 +146,8 @@ def refuse_bad(V: NDArray[Any], config: LearningConfig) -> None:
     """Raise `ValueError` if a vector of V (n, d) cannot be learned."""
     judge = Judge.of(config)
     if config.impute and config.components == config.dimensions:
-        # With so many components, the judge requires all d entries of a row. But scikit-learn's tests fit rows with gaps.
+        # With so many components, the judge requires all d entries of a row, but scikit-learn's tests fit rows with
+        # gaps.
         judge = replace(judge, min_observed=1)
     bad = judge.first_bad(V)
     if bad:

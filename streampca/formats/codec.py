@@ -158,7 +158,8 @@ class Codec:
     def sample_untyped(self, records: Sequence[Record]) -> list[Array]:
         """Return some entries of each vector in values that do not name the type of their numbers.
 
-        The type as which these numbers are read may be wrong. Values that cannot be decoded are left out.
+        The numbers are read as the configured type, which may be wrong: by the samples, the caller can check it. Values
+        that cannot be decoded are left out.
         """
         samples = list[Array]()
         for value in self.values_to_decode(records):

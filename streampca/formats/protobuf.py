@@ -323,7 +323,8 @@ def _check_path(path: Path, root: Descriptor) -> None:
 def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
     """Return the field of repeated floats that holds all numbers of a vector, if they can be read at once; else None.
 
-    Numbers cannot be read at once if anything else in a message has to be looked at.
+    Numbers cannot be read at once in these cases: there are conditions or several paths; items are chosen, or spread
+    over several messages; the vector may be sparse or a tensor; the vector may be the placeholder of Debezium.
     """
     if len(reader.paths) != 1 or reader.where:
         return None
@@ -338,7 +339,7 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
     may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
-    # An array of as many numbers as Debezium's placeholder has may be the placeholder, and must be compared with it.
+    # If Debezium's placeholder has d numbers, each array must be compared with it.
     may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
     return None if may_be_sparse_or_tensor or may_be_placeholder else field
 

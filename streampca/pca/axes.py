@@ -159,13 +159,13 @@ def restore_state(
     """Restore the state from which learning continues after a model of `count` messages.
 
     `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's
-    axes and noise. `known_shares` are the shares of the weight for which each pair of entries has been known or, if the
-    state keeps no Σ, each entry; None if all shares are 1.
+    axes and noise. If the state keeps Σ, `known_shares` has the share of the weight for which each pair of entries has
+    been known, packed. Otherwise it has such a share of each entry, (d,). None: all shares are 1.
     """
     d = model.dimensions
     is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
     if covariance_or_axes is None and model.seen is not None:
-        # A worker's model lacks these shares. They are set as if a seen entry had been known in all messages.
+        # A worker's model does not save these shares. An entry that was observed in some message gets the share 1.
         shares_of_entries = is_seen.astype(np.float64)
         known_shares = find_smaller_of_each_pair(shares_of_entries) if config.keeps_covariance else shares_of_entries
     state = State(
@@ -174,7 +174,8 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # sum of squared shares of the weight, if all messages had equal ones
+        # The sum of the squared shares that the messages have of the weight, if all these shares are equal.
+        concentration=1 / max(model.weight, 1.0),
         scale=model.scale,
         known=known_shares,
     )

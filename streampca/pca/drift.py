@@ -51,20 +51,22 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     `Model.D` (d,) is 1/standard deviation of each entry if the stream is standardised, and 1 otherwise.
     """
     to_newest_units = newest.D / earlier.D
-    U = np.asarray(newest.components.T, np.float64)
-    Q = np.asarray(earlier.components.T, np.float64)
+    newest_axes = np.asarray(newest.components.T, np.float64)  # (d, k)
+    earlier_axes = np.asarray(earlier.components.T, np.float64)  # (d, kₚ)
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
-        Q = np.linalg.qr(Q * to_newest_units[:, None])[0]
-    # `floored_variance` is at least the variance of rounding. The angle of an axis with less variance means nothing.
+        earlier_axes = np.linalg.qr(earlier_axes * to_newest_units[:, None])[0]
+    # `floored_variance` is the variance of an axis, raised to the variance of rounding if it is less. An axis with less
+    # variance is left out, since its angle means nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
-    U_above_rounding = U[:, is_above_rounding]
-    # New messages have less variance along the newest axes than the messages from which the axes were learned.
+    axes_above_rounding = newest_axes[:, is_above_rounding]
+    # New messages have less variance along the newest axes than the messages from which these axes were learned. This
+    # variance is estimated for each axis.
     new_variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
-    new_variance_along_earlier = _compute_explained_variance(newest, U, Q)
+    new_variance_along_earlier = _compute_explained_variance(newest, newest_axes, earlier_axes)
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
     return Drift(
-        angle_radians=float(principal_angles(U_above_rounding.T, Q.T).max(initial=0.0)),
+        angle_radians=float(principal_angles(axes_above_rounding.T, earlier_axes.T).max(initial=0.0)),
         explained_variance_ratio=new_variance_along_earlier / total_variance,
         newest_explained_variance_ratio=new_variance_along_newest / total_variance,
         mean_shift_ratio=_compute_mean_shift_ratio(earlier, newest, to_newest_units),

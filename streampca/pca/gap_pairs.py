@@ -92,10 +92,13 @@ def _add_changes_of_entries(
 ) -> tuple[F64, F64]:
     """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each.
 
-    A shown change is what the messages that have the entry change. If the entry is predicted, the share 1 − E/η of the
-    predicted change is added: η is the share of the block in the weight, and E the share of the entry's moments that
-    the block replaces. If the block lacks the entry, E is 0 and the share is 1. An entry that began late has few
-    earlier messages, so E > η: the entry follows the block too far, and the share is negative.
+    A shown change is how far the messages that have an entry move its moments. They replace the share E of the moments.
+    If the entry is predicted, the change that is predicted from other entries is added, times 1 − E/η, where η is the
+    share of the block in the weight. There are two cases:
+
+    - No message of the block has the entry: E is 0, so the whole predicted change is added.
+    - The entry began late, and has few earlier messages: E > η, so the block moves it too far. 1 − E/η is negative, and
+      takes a part of the predicted change back.
     """
     predicted_share = (1 - step.replaced_share / eta) * prediction.is_predicted
     predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
@@ -110,9 +113,9 @@ def _compute_shown_changes(
 ) -> pairs.PairChanges:
     """Compute how the messages of the block change the covariance of each pair of entries, before predictions.
 
-    `product` (d, d) is Σc yyᵀ of the messages y with the weights c, as Algorithm 1 has learned them: filled and
-    clipped, about their mean. Within the block, this mean moves by `step.row_mean_change` (d,). `covariance_before` is
-    Σ before the block, packed.
+    The changes are computed from `product` (d, d), which is Σc yyᵀ over the messages y with the weights c. Each y is
+    clipped, its missing entries are filled, and the mean is subtracted. Within the block, the mean moves by
+    `step.row_mean_change` (d,). `covariance_before` is Σ before the block, packed.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -132,7 +135,8 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.row_mean_change,
-        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),  # products with predicted entries
+        # Sums over the messages of what C predicts for each entry, and of the rest, to separate both in `product`.
+        fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
         past=prepared.weights.past,  # share of the messages before the block in the weight

@@ -112,7 +112,7 @@ class Model:
         of float32 are projected in single precision.
         """
         filled = vectors
-        if self.seen is not None:  # an entry that no learned message has shown is ignored: it gets the mean
+        if self.seen is not None:  # an entry that no learned message had is set to the mean, so that it has no effect
             filled = np.where(self.seen, vectors, self.mean).astype(vectors.dtype)
         coordinates, residual = self._projector.project(filled)
         added_t2 = np.zeros(len(filled))  # what the uncertainty of filled entries adds to T²

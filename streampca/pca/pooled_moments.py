@@ -95,21 +95,21 @@ def _compute_added_shares(before: State, added: State, past_share: float, new_sh
 
 
 def _compute_counted_shares(state: State) -> F64 | None:
-    """Compute the share of a state's weight with which each pair of entries counts, packed; None means 1.
+    """Compute how much a state counts in each pair of entries when states are pooled, as a share of its weight; packed.
 
-    A pair counts with the share of the weight for which both entries have been known, but at most with the share of its
-    rarer entry. If no message shows both, but their covariance was estimated, the pair counts with almost nothing.
-    If the state does not keep Σ, returns the shares of the entries, (d,).
+    A pair counts with its known share, the share of the weight for which both entries have been known, but at most with
+    the share of its rarer entry. If no message shows both entries, but their covariance was estimated, the pair counts
+    with almost nothing. If the state does not keep Σ, returns the shares of single entries, (d,). None: all are 1.
     """
     entry_shares = _compute_counted_shares_of_entries(state)
-    if state.known is None and entry_shares.min() >= 1:
+    if state.known is None and entry_shares.min() >= 1:  # all pairs have always been known, and no entry is rare
         return None
     if state.covariance is None:
         return entry_shares
     share_of_rarer_entry = find_smaller_of_each_pair(entry_shares)
     if state.known is None:  # all pairs have always been known
         return share_of_rarer_entry
-    # If no message shows both entries, their covariance comes from messages with filled entries, or is still 0.
+    # If no message shows both entries, their covariance was estimated from filled entries, or is still 0.
     has_covariance = state.covariance != 0
     share_if_filled = np.where(has_covariance, _FILLED_SHARE * share_of_rarer_entry, 0.0)
     was_shown_together = state.known > 0

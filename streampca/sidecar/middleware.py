@@ -178,12 +178,12 @@ class _Answer:
     async def _prepare_start(self, message: Message) -> None:
         """Add headers to the first message of an answer, and take a slot if the answer is large.
 
-        Raises `MemoryError` if no slot is free: while waiting, the answer would take memory.
+        The slots limit how many large requests and answers are in memory. Raises `MemoryError` if no slot is free.
         """
         headers = list(message.get("headers", ()))
         size = int(dict(headers).get(b"content-length", b"0"))
         if size > SMALL_BYTES:
-            await self.take_slot(timeout_s=0)
+            await self.take_slot(timeout_s=0)  # without waiting, since a waiting answer would keep its memory
         self.status = message["status"]
         message["headers"] = headers + self._headers
 

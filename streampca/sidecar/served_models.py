@@ -34,10 +34,13 @@ class ServedModels:
         on_load: Callable[[PublishedModel], None] = lambda published: None,
         max_age_s: float | None = None,
     ) -> None:
-        """`on_load` is called with each model that was read, in the thread that read it."""
+        """`on_load` is called with each model that was read, in the thread that read it.
+
+        A model is too old after `max_age_s` (None: never).
+        """
         self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)
-        # A model is too old after `max_age_s` (None: never), unless workers report that it has learned every record.
         statuses = ProcessStatuses(models.store, models.topic)
+        # A model is never too old if the statuses of workers show that it has learned every record.
         self._age = ModelAge(statuses, clock, max_age_s or math.inf)
         self.pins: dict[str, int] = {}
         self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`

@@ -259,11 +259,13 @@ class ClientTransactions(Transactions, ABC):
     ) -> SourceError | RecordRefusedError | None:
         """Return the error to raise for a record that was refused as too large; None if a retry may help.
 
-        - If the record shared its batch, only the batch may be too large: the next producer sends smaller batches.
-        - An output that is too large gives `RecordRefusedError`, so that it can be left out.
-        - For any other record, such as a dead letter, `error` is returned.
+        - If the record shared its batch, perhaps only the batch is too large. The next producer sends smaller batches,
+          and the sizes of records are measured from then on.
+        - If the record is an output, the result is `RecordRefusedError`, so that the caller can leave the output out.
+        - Otherwise the result is `error`: for a dead letter, or for an output of unknown size.
         """
-        is_larger_than_batches = failure.size > self.batch_bytes  # the client sends such a record alone
+        # The client sends a record alone if the record is larger than a batch may be. An unknown size is 0.
+        is_larger_than_batches = failure.size > self.batch_bytes
         was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE
         if not was_alone_in_batch:
             self._batch_bytes_of_next_producer = self.batch_bytes // _SMALLER_BY

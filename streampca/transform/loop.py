@@ -154,13 +154,14 @@ class Transformer(MemberLoop):
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._name_check.add(batch)  # finds names in the setting `field` under which no record has a number
+        self._name_check.add(batch)  # to warn of names in the setting `field` under which no record has a number
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
         outputs = self._outputs
 
-        def project(_result_before: TransformedBatch | None) -> TransformedBatch:  # batches do not depend on each other
+        def project(_result_before: TransformedBatch | None) -> TransformedBatch:
+            # The result of the partition's batch before is unused: batches do not depend on each other.
             return outputs.project(model, limit, batch)
 
         self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
@@ -290,7 +291,8 @@ class Transformer(MemberLoop):
         self._assignment.release(partitions, lost=lost)
         keeps_partitions = len(self._positions) > 0
         if keeps_partitions:
-            self._assignment.restart()  # reads their records of the aborted transaction again
+            # The aborted transaction may also hold records of the kept partitions: read them again.
+            self._assignment.restart()
 
     def _raise_if_stopping(self) -> None:
         """Raise `TimeoutError` if the member is to stop; otherwise tell the watchdog that it makes progress."""

@@ -82,8 +82,9 @@ class Outputs:
             return None
         offsets = offsets_of(batch.records)[batch.decoded.indices]
         counts = batch.decoded.counts
-        # Vectors are multiplied in tiles, and how a vector is rounded depends on its row in the tile. A record that may
-        # have several vectors gets tiles of its own, so that its outputs do not depend on the records around it.
+        # Vectors are multiplied in tiles, and how a vector is rounded depends on its row in the tile. This row must not
+        # depend on the records around it. So a record with a single vector gets the row offset % 32, and a record that
+        # may have several vectors gets tiles of its own.
         may_have_several_vectors = self.codec.is_batch  # in this format, any record may have several
         have_own_tiles = (counts > 1) | may_have_several_vectors
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)

@@ -92,8 +92,8 @@ class Restorer:
         """Check the store, load the checkpoints, then begin new partitions. Yield folds as soon as they are restored.
 
         At last, note in `AssignedFolds` why partitions could not be restored. Raises `StoreError` if the store cannot
-        be listed, or if it has failed and this worker has no restored and no new partition. Also raises `TimeoutError`
-        or `ForeignStoreError`.
+        be listed. If the store fails later, raises `StoreError` only if this worker then has no partition to work on.
+        Also raises `TimeoutError` or `ForeignStoreError`.
         """
         comparison = yield from self._compare_store(partitions)
         # Partitions whose committed offset is ahead of the newest checkpoint must not continue.
@@ -110,7 +110,7 @@ class Restorer:
         if new:
             yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
-        has_usable_partition = bool(self._assigned.saved or new)
+        has_usable_partition = bool(self._assigned.saved or new)  # `saved`: the folds that are restored
         if self._store_errors and not has_usable_partition:
             raise self._store_errors[0]
 

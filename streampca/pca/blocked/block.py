@@ -139,7 +139,8 @@ def _learn(
     2. Compute P = Y_b · C and G = Y_b · Y_bᵀ, both by one product.
     3. Learn the messages by Algorithm 1 from P, G and S alone, without vectors of length d.
     4. Update C with all steps at once.
-    5. Write the rows, times the roots of their weights, to Y, and add them to the random sums.
+    5. Write the rows, times the roots of their weights, to Y, and add them to the random sums, in which new directions
+       are searched later.
 
     C_and_rows (K + b, d): Cᵀ, which is updated, above space for the rows Y_b.
     S (K, K): (CᵀC)⁻¹ before the block.
@@ -159,11 +160,12 @@ def _learn(
             kept_share[first:end],
         )  # fmt: skip
         if K:
-            PG = product(rows, C_and_part, TRANSPOSED)  # [P | G]
-            # X are the coordinates of the messages on C. p is Cᵀy, with the C before the message. Z is for `_update_C`.
+            PG = product(rows, C_and_part, TRANSPOSED)  # step 2: [P | G]
+            # Step 3. Of each message y: its coordinates x on C, in X, and p = Cᵀy. Both are with the C before the
+            # message. From Z, step 4 takes all steps of C at once.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
-                for j in range(K):
+                for j in range(K):  # x·p = ‖y‖² − ‖r‖², the square of y that C explains
                     explained_square[first + s] += X[s, j] * p[s, j]
             _update_C(C_and_part, X, Z)
         _write_rows(rows, weights.c[first:end], sum_and_sign_of_rows[first:end], Y[first:end], random_sums)

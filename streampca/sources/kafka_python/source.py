@@ -54,9 +54,9 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         super().__init__(settings.topic)
         self._connection = KafkaPythonConnection(settings, settings.topic)
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
-        self._revoked: set[TopicPartition] = set()  # those of which the current rebalance has added an event `Revoked`
+        self._revoked: set[TopicPartition] = set()  # partitions with an event `Revoked` in the current rebalance
         self._is_static_member = settings.group_instance_id is not None
-        self._partitions_before: frozenset[int] = frozenset()  # the topic's, at the last poll
+        self._partitions_before: frozenset[int] = frozenset()  # all partitions of the topic, at the last poll
         # Our listener raises `_SuspendError` to suspend a rebalance. The client would log this error as a failure.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspend_error)
         if settings.group:
