@@ -154,7 +154,7 @@ class Worker(MemberLoop):
             return learn_batch(fold, batch, config)
 
         install = partial(self._install, batch)
-        self._in_flight.work(partition, batch.nbytes, function=learn, handle=install)
+        self._in_flight.submit_work(partition, batch.nbytes, function=learn, handle=install)
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, install the fold that has learned it, and report it.
