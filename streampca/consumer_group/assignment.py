@@ -172,8 +172,8 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        # If the log was truncated and has grown again, handled records are lost, from the offset `diverged` on. If not,
-        # `diverged` is None, and the lost records begin at our position.
+        # If the log was truncated and has grown again, it has lost handled records, from the offset `diverged` on.
+        # Otherwise, `diverged` is None, and the lost records begin at our position.
         diverged = event.diverged
         lost_from = progress.position if diverged is None else diverged
         # Resume at our position or later, so that no offset is handled twice.
@@ -183,7 +183,7 @@ class Assignment(Generic[P]):
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=diverged is not None))
 
     def _can_ignore_loss(self, event: OutOfRange) -> bool:
-        """Return whether the log has lost nothing that matters to this member. There are two cases:
+        """Return whether this member needs none of the records that the log has lost. There are two cases:
 
         1. This member has handled no record of the partition yet.
         2. Retention has deleted only records before our position.

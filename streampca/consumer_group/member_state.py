@@ -208,7 +208,7 @@ class MemberState(NamedTuple):
                 causes[type(event)] = cause
             case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = _ENDED
-            # `CheckpointSaved` reports one partition. The problem ends when all partitions are saved.
+            # `CheckpointSaved` reports one partition. The problem ends when the postponed records of all are saved.
             case CheckpointSaved() if self._has_postponed_save_succeeded(new_state):
                 causes[CheckpointPostponed] = _ENDED
             case LoopTicked(status=status):
