@@ -70,7 +70,7 @@ class OffsetDifferences(NamedTuple):
     set_by_other_tools: dict[int, int]
     """Offsets, by partition, that another tool than streampca has set. They differ from the newest checkpoint's."""
     why_ahead_of_store: dict[int, str]
-    """By partition that cannot continue, why: its worker has committed an offset that no checkpoint has reached."""
+    """For each partition whose committed offset no checkpoint has reached, the reason why it cannot continue."""
     committed_starts: dict[int, int]
     """Offsets at which partitions without a checkpoint begin, by partition: an earlier owner has committed them."""
 

@@ -25,7 +25,7 @@ class SaveResult:
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed] = field(default_factory=list)
     error: StreampcaError | None = None  # that ended the save, if a retry cannot help
-    # By partition that the merged model lacked, why; None: no model was merged.
+    # For each partition that the merge lacked, the reason; {}: no partition was missing; None: nothing was merged.
     why_missing_in_merge: Mapping[int, str] | None = None
 
 
