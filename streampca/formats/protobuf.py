@@ -251,7 +251,7 @@ def compiled(schema: WriterSchema) -> Files:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
-        # Imports are written to files with their names. If a name is not possible, the schema is wrong, not the machine.
+        # Imports are written to files with their names. If a name is not possible, the schema is wrong.
         if error.errno in _FILE_NAME_ERRORS:
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None
@@ -433,9 +433,9 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
 
 
 def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files:
-    """Return a copy of a schema in which fields with other names have the type bytes, if they are texts or messages.
+    """Return a copy of a schema in which texts and messages have the type bytes, unless they have a name to read.
 
-    So Protobuf does not parse these fields. A text that is not UTF-8 would make the whole message invalid.
+    Protobuf does not parse bytes. Otherwise, an unread text that is not UTF-8 would make the whole message invalid.
     """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     for full_name, message in _message_types(changed).items():
