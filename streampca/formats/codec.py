@@ -212,7 +212,7 @@ class Codec:
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
             counts=np.asarray(read.counts, np.int64),
-            rejects=read.rejects,
+            earlier_rejects=read.rejects,
         )
         # There is a warning if elements of an array, such as {"id": "temp", "value": 20.5}, have changed their order.
         fields_of_reader = self._reader.numbers
