@@ -111,12 +111,17 @@ def type_name(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def looks_like_utf16(value: bytes) -> bool:
+    """Return whether a value seems to be text in UTF-16: it begins with a byte order mark, or with ASCII."""
+    return value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8])
+
+
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
         if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
-    if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8]):
+    if looks_like_utf16(value):
         return "; it is text in UTF-16: write UTF-8"
     if _may_be_message_pack(value):
         return "; it seems to be MessagePack: write JSON"
