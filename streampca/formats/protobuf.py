@@ -29,7 +29,7 @@ from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, wi
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
-from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
+from streampca.settings.field_paths import Choice, Part, Path, collect_names, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
@@ -99,7 +99,7 @@ class _MessageReader:
         """
         self._numbers = reader.numbers  # finds the numbers of vectors in a tree of dicts and lists
         self._names = reader.numbers.names  # of all fields that are read to find these numbers
-        self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
+        self._label_names = collect_names(get_steps(path) for path in parse_paths(reader.label))
         # In each copy, texts and messages that are not read are bytes, so that they need not be valid.
         # Labels are parsed on their own, so that a label that cannot be parsed does not spoil the vector beside it.
         label_files = _with_unread_as_bytes(files, self._label_names)
