@@ -212,7 +212,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
 def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
     """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
-    A random sum is a row of `random_sums`: a sum of random rows with random signs, in which new directions are searched.
+    A random sum is a row of `random_sums`, which adds many rows with random signs: new directions are searched in it.
     `sum_and_sign_of_rows` (b, 2) has, for each row, the index of its random sum, and its sign, ±1.
     """
     for s in range(len(rows)):
