@@ -58,9 +58,10 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
 
 
 def move_near_median(V: Array) -> tuple[Array, F64]:
-    """Move messages V (n, d) that are too far from the median of each entry to ten times the median distance.
+    """Clip messages V (n, d) by their distances from m, which has the median of each entry.
 
-    Returns the messages, and the share of its distance from the median that each message keeps, (n,).
+    A message farther from m than ten times the median distance is moved towards m, to this limit. Returns the messages,
+    and the share of its distance from m that each message keeps, (n,).
     """
     median = np.median(V, axis=0)
     differences = V.astype(np.float64) - median
@@ -114,7 +115,7 @@ def _compute_weights(
 
         reach = max(largest_share · ρw, SMALLEST_REACH) / (1 − κ)
 
-    The first messages of a stream have no limit: `count` messages were learned before.
+    The first `UNCLIPPED_MESSAGES` of a stream have no limit. Before this block, `count` messages were learned.
     """
     n = len(retention)
     eta = np.empty(n)
