@@ -85,8 +85,8 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     """
     b = len(P)
     w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
-    # One array holds p and Z. The row of a message is its p until the group of the message is learned, and then its z, a
-    # row of Z. So the rows before `first` are z, and the rows from `first` on are p.
+    # One array holds p and Z. The row of a message is its p until the group of the message is learned, and then its row
+    # z of Z. So the rows before `first` are z, and the rows from `first` on are p.
     p_or_z = resize(P, b, w)
     X = np.zeros((b, w))
     h = np.zeros(b)
