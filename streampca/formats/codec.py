@@ -216,7 +216,7 @@ class Codec:
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
             counts=np.asarray(read.counts, np.int64),
-            rejects=read.rejects,
+            earlier_rejects=read.rejects,
         )
         # The reader keeps at which index each element of an array was, such as {"id": "temp", "value": 20.5}.
         element_indices = self._reader.numbers.element_indices
