@@ -69,14 +69,14 @@ class Fold:
         decoded = batch.decoded
         event_time, elapsed_ms_by_record = self.event_time.advance(batch.timestamps)
         V = np.ascontiguousarray(decoded.vectors, config.learning.dtype)
-        # The time that passed before a record counts for the first vector of the record. From this time follows the
-        # retention of a vector: the share of the earlier weight that the vector leaves.
+        # The time that passed before a record counts for the first vector of the record.
         elapsed_ms_by_vector = _assign_to_first_vectors(elapsed_ms_by_record, decoded.counts)
+        retention = config.compute_retention(elapsed_ms_by_vector)  # the share of the earlier weight that is left
         learned = learn_whole_blocks(
             config.learning,
             self.state,
             pending=Messages(self.pending, self.pending_retention),
-            new=Messages(V, config.compute_retention(elapsed_ms_by_vector)),
+            new=Messages(V, retention),
             before_block=before_block,
         )
         last_record = batch.last if len(batch.records) else self.last  # files have no records
@@ -104,7 +104,8 @@ class Fold:
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
         """Return the fold at a later position, behind offsets that were lost before they were read, and count these.
 
-        They begin at `lost_from`, or without it at the fold's own position. A fold that has read nothing loses none.
+        The lost offsets begin at `lost_from`, or without it at the fold's own position. A fold that has read nothing
+        loses no offsets.
         """
         if lost_from is None:
             lost_from = self.position
@@ -174,8 +175,8 @@ class FoldConfig:
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
         values = dict(settings)
-        # Undo what `as_dict` changes: it leaves out an empty `missing_values` and `factor`, which only tests set, and
-        # writes `impute` as "impute" or "refuse" into the setting `missing`.
+        # Undo what `as_dict` changes. It leaves out `factor`, which only tests set, and `missing_values` if empty.
+        # It writes `impute` as "impute" or "refuse" into the setting `missing`.
         values.setdefault("missing_values", "")
         values["factor"] = False
         values["impute"] = values["missing"] == "impute"

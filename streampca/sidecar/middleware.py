@@ -103,7 +103,7 @@ class OuterMiddleware:
             if problem is Problem.INTERNAL:
                 raise  # a bug: the server logs its traceback
         finally:
-            answer.release_slot()  # a large request or a large answer has taken a slot
+            answer.release_slot()  # which a large request or a large answer has taken
             duration_s = time.perf_counter() - started_at
             status = answer.status or 500  # without an answer, the server sends 500
             self._metrics.durations(_name_route(scope), status).observe(duration_s)

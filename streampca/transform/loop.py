@@ -109,7 +109,9 @@ class Transformer(MemberLoop):
         """Commit the open transaction, if there is one, once it is old or large enough."""
         is_old = clock() - self._transaction_began_at >= TRANSACTION_S
         is_large = self._counts["all"] >= TRANSACTION_RECORDS
-        if not self._positions_to_commit or not (is_old or is_large):
+        is_open = len(self._positions_to_commit) > 0
+        is_due = is_open and (is_old or is_large)
+        if not is_due:
             return
         if clock() >= self._next_topic_check_at:
             self._require_same_topic()  # a new topic must not get the offsets of a deleted one
@@ -245,10 +247,10 @@ class Transformer(MemberLoop):
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_resending_if_all_committed(self) -> None:
-        """After a commit: if all records of refused transactions are committed now, replace few timestamps again.
+        """If all records of refused transactions are committed now, stop replacing more timestamps than usual.
 
-        Brokers refuse some records for their timestamps. So more timestamps than usual are replaced when records are
-        sent again.
+        Brokers may have refused these records for their timestamps, so more timestamps were replaced when the records
+        were sent again.
         """
         for partition, resend_until in list(self._resend_until.items()):
             reached = self._positions.get(partition)  # None: released, so another member commits the records

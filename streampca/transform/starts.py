@@ -114,8 +114,7 @@ class StartFinder:
     ) -> dict[int, Position]:
         """Return where partitions without a committed offset begin, as `transform_start` says.
 
-        If it is "outputs" or not set, a partition begins behind the record of its last output. `last_transformed` is
-        only used then.
+        If it is "outputs" or not set, the last outputs of a partition decide. Otherwise `last_transformed` is not used.
         """
         if self.transform_start in (None, OUTPUTS):  # None: not set
             return {p: self._choose_start_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
