@@ -59,30 +59,31 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     and n of the block's messages that have the entry.
 
     1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block.
-    2. E = g/N′. The block counts with the weight g, and N′ is the weight for which the entry is known after the block.
+    2. E = g/N′. The block counts with the weight g for the entry, which is known for the weight N′ after the block.
     3. δ = Eμ, the change of the mean.
     """
     eta = prepared.eta
     filled = prepared.filled
     d = len(prepared.origin)
     # 1.
-    shown_weight = np.full(d, eta)  # n, if no entry is missing in the block
+    observed_weight = np.full(d, eta)  # n: in a complete block, all messages have every entry
     root_q = np.ones(d)
     if filled:
-        shown_weight = prepared.weights.c @ filled.shown
+        observed_weight = prepared.weights.c @ filled.shown
         root_q = filled.root_q
     sum_of_fits = _sum_fits(prepared, learned)  # Σc f
     filled_mean_change = learned.mean - prepared.mean_before  # Σc f + Σc r/√q
     sum_of_residuals = (filled_mean_change - sum_of_fits) * root_q  # Σc r
-    divisor = np.where(shown_weight > 0, shown_weight, np.inf)  # if no message has an entry, its mean residual is 0
+    # If no message has an entry, its mean residual is 0.
+    divisor = np.where(observed_weight > 0, observed_weight, np.inf)
     block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ
     # 2.
     known_weight_before = prepared.weights.past * prepared.before.known_shares  # for which the entry was known
-    counted_weight, known_weight = _count_weights(shown_weight, known_weight_before, eta)  # g, N′
+    counted_weight, known_weight = _count_weights(observed_weight, known_weight_before, eta)  # g, N′
     replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E; 0 if never known
     return EntryStep(
         entries=pairs.Entries(
-            shown=shown_weight,
+            shown=observed_weight,
             known_before=known_weight_before,
             root_q=root_q,
             mean_factor=root_q / divisor,
@@ -94,16 +95,16 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     )
 
 
-def _count_weights(shown_weight: F64, known_weight_before: F64, eta: float) -> tuple[F64, F64]:
+def _count_weights(observed_weight: F64, known_weight_before: F64, eta: float) -> tuple[F64, F64]:
     """Return the weight g with which a block counts for each entry, and N′ for which the entry is known after it.
 
         g = min(η, n/RARELY_SHOWN)        N′ = `known_weight_before` + g
 
-    η is the weight of the block, and n (`shown_weight`) of its messages that have the entry. If the entry was known
+    η is the weight of the block, and n (`observed_weight`) of its messages that have the entry. If the entry was known
     before, but no message of the block has it, the entry stays known: N′ = `known_weight_before` + η.
     """
-    counted_weight = np.minimum(eta, shown_weight / pairs.RARELY_SHOWN)
-    stays_known = (shown_weight <= 0) & (known_weight_before > 0)
+    counted_weight = np.minimum(eta, observed_weight / pairs.RARELY_SHOWN)
+    stays_known = (observed_weight <= 0) & (known_weight_before > 0)
     return counted_weight, known_weight_before + np.where(stays_known, eta, counted_weight)
 
 
