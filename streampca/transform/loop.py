@@ -163,7 +163,7 @@ class Transformer(MemberLoop):
         def project(_result_before: TransformedBatch | None) -> TransformedBatch:  # batches do not depend on each other
             return outputs.project(model, limit, batch)
 
-        self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
+        self._in_flight.submit_work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
 
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
