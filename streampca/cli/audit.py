@@ -104,7 +104,7 @@ def _learn_again(
     ):
         remaining_records = _read_what_is_left(reader, partition, start, end)
         while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
-            batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
+            batch = config.codec.decode_batch(records, next_offset=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)
     return fold, count
