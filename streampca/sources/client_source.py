@@ -208,10 +208,11 @@ class ClientSource(Source, ABC):
                 # the seek, the last record is compared with the log, which tells the two cases apart.
                 self._seek_again(partition, position, last_to_compare, earliest)
             else:
-                # If the log holds the position now, a broker did not find this position before. So the log counts as
-                # truncated and grown again: the record before the position has been replaced by another one.
-                is_record_replaced = log_holds_position
-                diverged = position - 1 if is_record_replaced else None
+                diverged: int | None = None
+                if log_holds_position:
+                    # A broker has not found the position, but the log holds it now. Since there is no record to
+                    # compare, the log counts as truncated and grown again: another record is before the position.
+                    diverged = position - 1
                 self._positions.stop(partition)
                 events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events

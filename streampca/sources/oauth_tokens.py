@@ -51,18 +51,18 @@ class OAuthTokens:
 
         1. If the newest token has expired, all clients use it. A later token helps, if one can be had.
         2. If the last request for a token has just failed, a client may use the token that it had before.
-        3. If a replaced token has just ended, a client may use it: clients take a new token some seconds late.
+        3. If a replaced token has just reached its end, a client may use it: clients take new tokens some seconds late.
         """
         now = time.time()
-        # 1.
+        # 1. The newest token:
         is_newest_expired = self._token != "" and now >= self._expiry
         if is_newest_expired:
             # `NoBrokerError`: a later request may succeed. After any other failure, no later token can be had.
             can_get_later_token = self._failure is None or isinstance(self._failure, NoBrokerError)
             return can_get_later_token
-        # 2.
+        # 2. The last request:
         has_request_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
-        # 3.
+        # 3. Replaced tokens:
         has_replaced_token_just_ended = any(
             0 <= now - end < _CLIENTS_KEEP_OLD_TOKEN_S for end in self._ends_of_replaced_tokens
         )

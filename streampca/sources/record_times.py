@@ -144,13 +144,13 @@ class TimestampReplacer:
     def begin_next_try(self, error: RecordRefusedError) -> None:
         """After a broker has refused a record, begin the next try of the transaction.
 
-        In each further try, `replace` replaces more timestamps by the time of sending. Only in the last try, it keeps
-        all original timestamps. Raises `SourceError` if another try does not help: a timestamp is not the cause, or the
-        last try has failed.
+        In each further try, `replace` replaces more timestamps by the time of sending; in the last try, it replaces
+        none. Raises `SourceError` if another try does not help: a timestamp is not the cause, or the last try has
+        failed.
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
-        was_last_try = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # the last try comes after those with limits
+        was_last_try = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it follows the tries with limits
         if not is_timestamp_refused or was_last_try:
             raise SourceError(str(error)) from None  # the caller handles `error`, which says the same
 

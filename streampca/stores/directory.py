@@ -160,7 +160,7 @@ class DirectoryStore(Store):
         return is_in_store or folder in self._created_folders
 
     def _raise_if_store_is_gone(self, folder: Path) -> None:
-        """Raise `StoreError` if not only `folder` has disappeared, but all of the store: its volume is not mounted."""
+        """Raise `StoreError` if all of the store has disappeared with `folder`, as if its volume were not mounted."""
         if not self.root.is_dir() or not any(self.root.iterdir()):
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "

@@ -41,7 +41,7 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # `snapshot` returns a copy of this object, which lists models from a listing made once. But the copy, too, reads
+        # `snapshot` returns a copy of this object, which lists models from a listing made once. The copy, too, reads
         # pins and statuses from the store itself.
         self._pins = Pins(store, topic)
         self._process_statuses = ProcessStatuses(store, topic)
