@@ -33,7 +33,7 @@ def reader_of(
 
 
 def writer_of(format: str, enclosing_names: Sequence[str] = (), schema_prefix: bytes = b"") -> Writer:  # noqa: A002
-    """Create the writer of a format. Raises as `reader_of` does.
+    """Create the writer of a format. If the format needs a package that is not installed, raises `SettingsError`.
 
     `enclosing_names` are the names of the objects that the fields are inside of, from the outermost. The bytes
     `schema_prefix` come before each value.

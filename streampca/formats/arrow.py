@@ -70,15 +70,16 @@ class ArrowReader(Reader):
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return each row as a dict with only one column: the column that the setting `label` names first.
+        """Return each row as a dict with only the column that holds the label.
 
         For the label `meta.id`, this is the column `meta`. Texts are returned as bytes, because they may not be UTF-8.
         """
-        [path] = parse_paths(self.label)
+        [path] = parse_paths(self.label)  # the setting `label` is one path
+        column_name = get_steps(path)[0]
         with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
             rows: list[Any] = []
             for batch in batches:
-                batch_of_label = batch.select([get_steps(path)[0]])
+                batch_of_label = batch.select([column_name])
                 validate(batch_of_label)
                 rows += with_texts_as_bytes(batch_of_label).to_pylist()
         return rows
@@ -94,12 +95,14 @@ class ArrowReader(Reader):
         total_size = 0
         error_by_skip_reason: dict[str, VectorError] = {}
         for batch in batches:
-            # Not `batch.nbytes`, which would read offsets that are not validated yet.
+            # The batch's buffers, and the vectors that are decoded from the buffers. `batch.nbytes` would read offsets
+            # that are not validated yet.
             total_size += batch.get_total_buffer_size() + len(batch) * self.dimensions * self.dtype.itemsize
             check_size(total_size, MAX_BATCH_BYTES)
             validate(batch)
             rows = vectors_in(batch, fields)
-            error_by_skip_reason |= _skip_errors_by_reason(rows.errors)  # raises an error that is not a reason to skip
+            # If a row is bad, its error is raised. The errors of rows that are only skipped are kept.
+            error_by_skip_reason |= _raise_or_group_errors(rows.errors)
             vectors.append(rows.vectors)
             guessed_dtypes.add(rows.guessed_dtype)
         has_vectors = any(map(len, vectors))
@@ -119,10 +122,11 @@ class ArrowReader(Reader):
         return self.find_numbers_at([path], self.where)
 
 
-def _skip_errors_by_reason(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
-    """Return one error for each reason to skip rows: `NO_VALUE` for null, `CONDITION_UNMET` for an unmet condition.
+def _raise_or_group_errors(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
+    """Raise the error of a bad row, because one bad row makes the whole value invalid.
 
-    An error with any other reason is raised, because one bad row makes the whole value invalid.
+    If all errors are of rows that are skipped, return one error for each reason: `NO_VALUE` for null, or
+    `CONDITION_UNMET` for an unmet condition. `errors` are pairs of a row's index and its error.
     """
     error_by_skip_reason = {}
     for _, error in errors:
@@ -153,13 +157,13 @@ def with_texts_as_bytes(batch: Any, except_in: Collection[str] = ()) -> Any:
 
 
 def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts: bool) -> Any:
-    """Return the type of a field, with bytes in place of texts, except in fields with the names `except_in`.
+    """Return the type of a field with bytes in place of texts, because Arrow cannot read a text that is not UTF-8.
 
-    `keeps_texts` says whether the field has one of these names. A field of a struct keeps its texts if the field itself
-    has one of these names, whatever the name of the struct.
+    Fields with the names `except_in` keep their texts. `keeps_texts` says whether this field has one of these names.
     """
     types = pa.types
     if types.is_struct(arrow_type):
+        # The name of each inner field decides, whatever the name of the struct.
         fields = []
         for field in arrow_type:
             new_type = _type_with_bytes(field.type, except_in, keeps_texts=field.name in except_in)
@@ -175,6 +179,7 @@ def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts
     if keeps_texts:
         return arrow_type
     if types.is_map(arrow_type):
+        # The map does not keep its texts, so neither do its keys and items.
         key_type = _type_with_bytes(arrow_type.key_type, except_in, keeps_texts=False)
         item_type = _type_with_bytes(arrow_type.item_type, except_in, keeps_texts=False)
         return pa.map_(key_type, item_type)
@@ -242,10 +247,12 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors in columns of any types. Reads each row as Python objects, which is slow."""
     needed_names = fields.names  # of columns, and of fields of structs
     needed_columns = [name for name in batch.schema.names if name in needed_names]
-    # A struct may have further fields, whose texts become bytes: if such a text is not UTF-8, it would fail to be read.
+    # A struct may have fields that are not needed. If a text in such a field is not UTF-8, Arrow would refuse to read
+    # the struct. So the texts in these fields become bytes.
     readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_in=needed_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
+        # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.
         one_row = readable_columns.slice(row, 1)
         check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * fields.dimensions)
         return fields.pack(row_to_dict(one_row))
@@ -254,7 +261,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
 
 
 def row_to_dict(one_row: Any) -> dict[str, Any]:
-    """Return the only row of a record batch as a dict."""
+    """Return the only row of a record batch as a dict from column to value, in which maps are dicts, too."""
     row = {}
     for field, column in zip(one_row.schema, one_row.columns, strict=True):
         try:
@@ -262,23 +269,23 @@ def row_to_dict(one_row: Any) -> dict[str, Any]:
         except UnicodeDecodeError:
             text = f"the field {field.name!r} holds a text that is not UTF-8"
             raise VectorError("undecodable", text) from None
-        row[field.name] = _with_dicts(value, field.type)
+        row[field.name] = _maps_to_dicts(value, field.type)
     return row
 
 
-def _with_dicts(value: Any, arrow_type: Any) -> Any:
+def _maps_to_dicts(value: Any, arrow_type: Any) -> Any:
     """Return a value with a dict in place of each map, which Arrow gives as pairs."""
     if value is None or not _has_maps(arrow_type):
         return value
     if pa.types.is_struct(arrow_type):
-        return {field.name: _with_dicts(value[field.name], field.type) for field in arrow_type}
+        return {field.name: _maps_to_dicts(value[field.name], field.type) for field in arrow_type}
     if pa.types.is_map(arrow_type):
-        entries = {spell_key(key): _with_dicts(item, arrow_type.item_type) for key, item in value}
+        entries = {spell_key(key): _maps_to_dicts(item, arrow_type.item_type) for key, item in value}
         if len(entries) < len(value):
             raise VectorError("undecodable", f"a map has a key twice, of {quote_names([key for key, _ in value])}")
         return entries
     # Only lists are left: no other type can hold maps.
-    return [_with_dicts(item, arrow_type.value_type) for item in value]
+    return [_maps_to_dicts(item, arrow_type.value_type) for item in value]
 
 
 @cache
@@ -287,15 +294,16 @@ def _has_maps(arrow_type: Any) -> bool:
 
 
 def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
-    """Return the column at each path; None for a path that leads into a type other than structs, such as a list.
+    """Return the column at each path; None if the path leads into a column that is not a struct, such as a list.
 
-    For a column that does not exist, returns a column of nulls, or raises `VectorError` if entries must not be missing.
+    A column that does not exist becomes a column of nulls. If entries must not be missing, or if none of the columns
+    exists, raises `VectorError`.
     """
     columns: list[Column | None] = []
     errors: list[VectorError] = []  # of the columns that do not exist
     for path in fields.paths:
         try:
-            columns.append(_find_column(batch, path))
+            columns.append(_find_column(batch, path))  # None for a path into a list
         except MissingFieldError as error:
             columns.append(pa.nulls(len(batch), pa.float64()))
             errors.append(error)

@@ -43,7 +43,7 @@ class _ParsedSchemas(NamedTuple):
     """The schemas with which the values of one writer are read."""
 
     original: Any
-    single_block: Any  # reads an array of d floats in one Avro block as bytes; None if there is no array of floats
+    for_single_block: Any  # reads an array of d floats in one Avro block as bytes; None if this schema cannot be used
 
 
 class AvroReader(Reader):
@@ -53,11 +53,13 @@ class AvroReader(Reader):
         self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a value. An array that was written as a single Avro block is read faster."""
+        """Return the numbers of a value. An array that was written as a single Avro block is read faster.
+
+        If the numbers are in bytes, which do not say the type of the numbers, returns `GuessedNumbers`.
+        """
         schemas = self._schemas_of_writers.get(value)  # the writer's schema has its id in the value's prefix
-        has_array_of_floats = schemas.single_block is not None
-        if has_array_of_floats:
-            numbers = self._read_single_block(value, schemas.single_block)
+        if schemas.for_single_block is not None:  # the numbers are an array of floats
+            numbers = self._read_single_block(value, schemas.for_single_block)
             if numbers is not None:  # the array is a single block of d floats
                 return numbers
         return self.numbers.pack(_read_datum(value, schemas.original))
@@ -66,19 +68,23 @@ class AvroReader(Reader):
         return _read_datum(value, self._schemas_of_writers.get(value).original)
 
     def _parse(self, schema: WriterSchema) -> _ParsedSchemas:
-        """Parse a writer's schema. If it is refused, or if a path leads to a time or a UUID, raises `VectorError`."""
+        """Parse a writer's schema, and create its single-block schema, which reads an array of floats as bytes.
+
+        If the writer's schema is refused, or if a path leads to a time or a UUID, raises `VectorError`.
+        """
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        # A copy, because `parse_schema` adds the schema's types, which the single-block schema must define again.
+        # A copy, because `parse_schema` adds the types of the writer's schema. The single-block schema defines the same
+        # types again, so it must be parsed without them.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(_load_schema(schema.text), named_types)
         _check_types(parsed_schema, named_types)
         for path in self.paths:
             steps = get_steps(path)
             _refuse_times_and_uuids(parsed_schema, named_types, steps, spell_path(steps))
-        single_block = self._create_single_block_schema(schema.text, referenced_types)
-        return _ParsedSchemas(parsed_schema, single_block)
+        single_block_schema = self._create_single_block_schema(schema.text, referenced_types)
+        return _ParsedSchemas(parsed_schema, single_block_schema)
 
     @property
     def _steps(self) -> Sequence[Step]:
@@ -86,30 +92,34 @@ class AvroReader(Reader):
         return get_steps(self.paths[0]) if self.paths else ()
 
     def _create_single_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
-        """Return a schema by which an array of d floats, written as one Avro block, is read as bytes.
+        """Return a schema that reads an array of d floats as bytes, which is faster than as an array.
 
-        It is the writer's schema with another type for the array: a record of the count, the bytes of d floats, and the
-        end. If the numbers are not in an array of floats, or if values have to be looked at before, returns None.
+        Avro writes an array in one block as the count d, the d floats, and a 0, which ends the array. So the schema is
+        the writer's schema with a record of these three fields in place of the array. If the numbers are not an array
+        of floats, or if the value must be read as Python objects, returns None.
         """
-        # If d is the length of Debezium's placeholder for an unchanged value, each array must be compared with it.
-        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
-        if len(self.paths) > 1 or self.where or may_be_placeholder:
+        # In each of these cases, the value must be read as Python objects.
+        has_several_paths = len(self.paths) > 1
+        has_conditions = len(self.where) > 0
+        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)  # which may be an array of d numbers
+        if has_several_paths or has_conditions or may_be_placeholder:
             return None
-        single_block = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
+        schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
         has_floats = False
-        for number, array_type in enumerate(_find_arrays(single_block, self._steps)):
+        for number, array_type in enumerate(_find_arrays(schema, self._steps)):
             float_size = _find_float_size(array_type["items"])
             if float_size is not None:
                 has_floats = True
                 array_type.clear()
                 # `number` makes the name of the type unique.
-                array_type.update(_block_type(float_size * self.dimensions, number))
-        return fastavro.parse_schema(single_block, dict(referenced_types)) if has_floats else None
+                array_type.update(_single_block_type(float_size * self.dimensions, number))
+        return fastavro.parse_schema(schema, dict(referenced_types)) if has_floats else None
 
     def _read_single_block(self, value: bytes, schema: Any) -> VectorBytes | None:
         """If the array in a value is a single Avro block of d floats, return the floats; otherwise return None.
 
-        The single-block `schema` reads the array as a record of count, items and end.
+        Avro writes such an array as the count d, the floats, and a 0, which ends the array. The single-block `schema`
+        reads these three as the fields of a record, which is faster than reading an array.
         """
         try:
             block = _read_datum(value, schema)
@@ -117,6 +127,7 @@ class AvroReader(Reader):
                 block = block[step]
         except Exception:  # bytes of another layout may mean anything in this schema
             return None
+        # If the array is not a single block of d floats, another number is in place of the count or of the 0.
         is_single_block = isinstance(block, dict) and block.get("count") == self.dimensions and block.get("end") == 0
         return widen_floats(block["items"], self.dimensions) if is_single_block else None
 
@@ -128,19 +139,19 @@ class AvroWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: the schema prefix, then the fields. `counts` are not used."""
-        # `join_columns` joins these pieces in each row. A piece is bytes that are the same in all rows, an array with
-        # the floats of each row, or a list with the bytes of each row.
+        # `join_columns` joins the i-th items of all pieces to value i. A piece is an array with the floats of each row,
+        # a list with the bytes of each row, or bytes that are the same in all rows.
         pieces: list[Any] = [self.schema_prefix]
         for values in fields.values():
             is_array = values.ndim == 2
             if is_array:
                 pieces.append(_encode_long(values.shape[1]))
             match values.dtype.kind:
-                case "f":
+                case "f":  # floats
                     pieces.append(values)
                 case "O":  # texts or bytes
                     pieces.append(encode_items(values, _encode_bytes))
-                case _:  # whole numbers: an array in each row
+                case _:  # whole numbers, which fields have only in arrays (n, width)
                     pieces.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 pieces.append(_END_OF_ARRAY)
@@ -234,12 +245,13 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
 
     A null takes no byte, so that such an array is only its count. Recursive schemas are refused, too.
     """
-    type_numbers = count(1)
+    type_numbers = count(1)  # each call of `check_type` takes the next number
 
     def check_type(schema: Any, enclosing_records: tuple[str, ...]) -> bool:
         """Return whether each value of a type takes at least one byte.
 
-        If the type is recursive, or an array of items without bytes, or has too many types, raises `VectorError`.
+        If not, an array of a few bytes may claim to have billions of these values. If the type is such an array, or is
+        recursive, or has too many types, raises `VectorError`.
         """
         if next(type_numbers) > _MAX_TYPES:
             raise VectorError("undecodable", f"schemas of more than {_MAX_TYPES} types are not supported")
@@ -273,7 +285,7 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
 
 
 def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
-    """Yield the type of the array at the end of the steps. If a union on the way has several such branches, yield all.
+    """Yield the type of the array at the end of the steps. If several branches of a union have an array, yield all.
 
     Leaves out arrays that may be sparse vectors or tensors, such as `values` in a record that also has `indices`.
     """
@@ -283,7 +295,9 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
                 yield from _find_arrays(branch, steps)
         case {"type": "record", "fields": fields} if steps:
             is_last_step = len(steps) == 1
-            if is_last_step and any(field["name"] in tensor_field_names(steps) for field in fields):
+            # If the array is called `values` or `data`, fields such as `indices` or `shape` may be beside it.
+            names_beside_tensors = tensor_field_names(steps)
+            if is_last_step and any(field["name"] in names_beside_tensors for field in fields):
                 return  # the array may be a sparse vector or a tensor
             for field in fields:
                 if field["name"] == steps[0]:
@@ -298,10 +312,11 @@ def _find_float_size(item_type: Any) -> int | None:
     return _FLOAT_SIZES.get(name) if isinstance(name, str) else None
 
 
-def _block_type(size: int, number: int) -> dict[str, Any]:
-    """Return a record type with the layout of an Avro block whose items take `size` bytes in all.
+def _single_block_type(size: int, number: int) -> dict[str, Any]:
+    """Return a record type that reads an array in one Avro block, with all items as bytes.
 
-    The `number` makes its name unique.
+    Avro writes such an array as the count of items, the items, which take `size` bytes in all, and a 0, which ends the
+    array. `number` makes the names of the types unique.
     """
     fields = [
         {"name": "count", "type": "long"},

@@ -78,15 +78,15 @@ class Codec:
 
     @cached_property
     def _reader(self) -> Reader:
-        """Reads the numbers of single values. The `judge` checks the vectors afterwards."""
+        """Reads the numbers of one value at a time. The `judge` checks the vectors of many values afterwards."""
         return reader_of(
             self.format,
             self.judge.dimensions,
             self.field,
             self.schemas,
             impute=self.judge.imputes,
-            where=self.where,
-            label=self.label,
+            where=self.where,  # conditions
+            label=self.label,  # a path
         )
 
     @property
@@ -131,10 +131,11 @@ class Codec:
         return labels_of_vectors
 
     def decode_batch(self, records: Sequence[Record], next_offset: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
-        """Decode records into a batch. Stop early when their vectors have `stop_after_bytes`.
+        """Decode records into a batch, until the vectors so far take `stop_after_bytes` bytes.
 
         `next_offset` is the offset that follows the last record.
         """
+        # The batch has the first `count` records. `decoded.indices` are those of the records that hold vectors.
         decoded, count = self.decode_some(self.values_to_decode(records), stop_after_bytes)
         are_all_decoded = count == len(records)
         timestamps = np.array(timestamps_of(records), np.int64)
@@ -168,10 +169,10 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return some entries of each vector in a value, in the type that is uncertain.
+        """Return some entries of each vector in a value, if the type of its numbers is uncertain.
 
-        The type is uncertain if the reader has guessed it, or if only the setting `format` names it. If the value names
-        the type, returns no samples.
+        The entries have this type, and show whether the type may be right. The type is uncertain if the reader has
+        guessed it, or if only the setting `format` names it. If the value names the type, returns no samples.
         """
         numbers_or_guess = self._reader.read(value)
         if isinstance(numbers_or_guess, GuessedNumbers):
@@ -179,10 +180,10 @@ class Codec:
             uncertain_dtype: str | None = numbers_or_guess.dtype
         else:
             data = numbers_or_guess
-            uncertain_dtype = self._reader.dtype_to_check
-        if uncertain_dtype is None:  # the value names the type
+            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`; None if the value names the type
+        if uncertain_dtype is None:
             return []
-        # The reader has converted the numbers to its own type: convert them back.
+        # The reader returns all numbers in the type `dtype`. Convert them back to the type in which they were read.
         numbers = np.frombuffer(data, self._reader.dtype).astype(uncertain_dtype, copy=False)
         vectors = self.judge.missing_values.to_nan(numbers).reshape(-1, self.judge.dimensions)
         return [plausible.sample_entries(vector) for vector in vectors]
@@ -201,7 +202,10 @@ class Codec:
     def decode_some(
         self, values: Sequence[bytes | None], stop_after_bytes: int = LARGE_BATCH_BYTES
     ) -> tuple[Decoded, int]:
-        """Decode values until their vectors have `stop_after_bytes`. Also return how many values were decoded."""
+        """Decode values until the vectors so far take `stop_after_bytes` bytes.
+
+        Also return how many values were decoded.
+        """
         if self._are_raw_vectors(values):
             # Each value is the bytes of one vector. All are decoded, because the vectors are no larger than the values.
             one_each = np.ones(len(values), np.int64)
@@ -212,12 +216,12 @@ class Codec:
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
             counts=np.asarray(read.counts, np.int64),
-            rejects=read.rejects,
+            earlier_rejects=read.rejects,
         )
-        # There is a warning if elements of an array, such as {"id": "temp", "value": 20.5}, have changed their order.
-        fields_of_reader = self._reader.numbers
-        warning = fields_of_reader.element_indices.warning
-        return decoded._replace(warning=warning), read.value_count
+        # The reader keeps at which index each element of an array was, such as {"id": "temp", "value": 20.5}.
+        element_indices = self._reader.numbers.element_indices
+        # The warning is "" unless elements have changed their order.
+        return decoded._replace(warning=element_indices.warning), read.value_count
 
     def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
         """Return the vectors of several values as one array (n, d) of floats that can hold their numbers.
@@ -231,7 +235,7 @@ class Codec:
         return joined.astype(float_type, copy=False).reshape(-1, self.judge.dimensions)
 
     def _read(self, values: Sequence[bytes | None], stop_after_bytes: int) -> _ReadValues:
-        """Read the numbers of values until their vectors have `stop_after_bytes`.
+        """Read the numbers of values until the vectors so far take `stop_after_bytes` bytes.
 
         Rejects a value that cannot be read. Rejects a value of several vectors if only one is allowed.
         """
@@ -259,7 +263,7 @@ class Codec:
                     # The request to the registry took time. It counts as bytes, so that the batch ends earlier.
                     total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
-            # If the reader has guessed the type of the numbers, they are converted already.
+            # With `GuessedNumbers`, the reader also says which type it has guessed. Here, only the numbers are needed.
             numbers = numbers_or_guess.numbers if isinstance(numbers_or_guess, GuessedNumbers) else numbers_or_guess
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes

@@ -31,23 +31,27 @@ class CsvReader(Reader):
 
     def __post_init__(self) -> None:
         """Find the columns that `field` names, and separate conditions on cells from conditions on JSON in a cell."""
-        self._column_numbers = [_column_number(path) for path in self.paths]
+        self._column_numbers = [_column_number(path) for path in self.paths]  # empty if `field` names no columns
         self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
-        self._cell_conditions = [condition for condition in self.where if len(condition.steps) == 1]
+        self._conditions_on_cells = [condition for condition in self.where if len(condition.steps) == 1]
         # Conditions with more steps lead into JSON in a cell, such as `2.unit=C`.
-        self._inner_conditions = [condition for condition in self.where if len(condition.steps) > 1]
+        self._conditions_on_json = [condition for condition in self.where if len(condition.steps) > 1]
 
     @cached_property
     def numbers(self) -> NumberFields:
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
-        return self.find_numbers_at(self.paths, self._inner_conditions)
+        return self.find_numbers_at(self.paths, self._conditions_on_json)
 
     def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a line. Raises `VectorError`."""
+        """Return the numbers of a line. Raises `VectorError`.
+
+        If the numbers are bytes in base64, which do not say the type of the numbers, returns `GuessedNumbers`.
+        """
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # If `field` chooses columns, only their cells in the first line are read: other lines would be lost.
+            # With `field`, only cells of the first line would be read, and further lines be lost. Without `field`, all
+            # cells are read.
             if self._column_numbers and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
@@ -63,15 +67,16 @@ class CsvReader(Reader):
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers in the cells of a line. If a condition of `where` is not met, raises `VectorError`.
 
-        Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each.
+        Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each. A condition
+        compares a whole cell, as `2=C` does, or an entry of the JSON in a cell, as `2.unit=C` does.
         """
-        _refuse_unmet(self._cell_conditions, cells)
+        _refuse_unmet(self._conditions_on_cells, cells)
         chosen = self._choose_cells(cells)
         if self._column_numbers and self._hold_json_or_arrays(chosen):
-            # `pack` also tests the conditions that lead into cells.
+            # `pack` also tests the conditions on JSON.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
-        # The numbers are in plain cells, but a condition such as `2.unit=C` may lead into JSON in another cell.
-        _refuse_unmet(self._inner_conditions, cells)
+        # The numbers are in plain cells, but another cell may hold JSON that a condition is about.
+        _refuse_unmet(self._conditions_on_json, cells)
         check_length(len(chosen), self.dimensions)
         return pack_cells(chosen, describe=_describe_cell)
 
@@ -90,11 +95,11 @@ class CsvReader(Reader):
         """Return whether the chosen cells hold JSON or arrays (as text or in base64), instead of one number each."""
         if self._paths_lead_into_cells:
             return True
-        is_only_cell = len(cells) == 1
-        # With d = 1, the only cell may be a number, which is the vector. Otherwise, the only cell is an array.
-        is_vector_number = is_only_cell and self.dimensions <= 1 and parse_cell(cells[0]) is not None
-        may_be_base64 = is_only_cell and not is_vector_number
-        return may_be_base64 or any(map(begins_as_array, cells))
+        if len(cells) == 1:
+            # The only cell holds the whole vector: if d is 1, it may be a number; if not, it is an array.
+            is_number = self.dimensions <= 1 and parse_cell(cells[0]) is not None
+            return not is_number
+        return any(map(begins_as_array, cells))
 
 
 def _column_number(path: Path) -> int:
@@ -142,16 +147,16 @@ class CsvWriter(Writer):
 
 
 def pack_cells(cells: Sequence[str], describe: Callable[[int, str], str]) -> bytes:
-    """Return the numbers in cells as float64, with NaN for missing ones.
+    """Return the numbers in cells as float64, with NaN for a cell that is empty or has a word such as NA.
 
-    If a cell holds no number, raises `VectorError`; `describe` makes its message.
+    If a cell has another text, raises `VectorError`. `describe` makes the message from the cell's index and text.
     """
     struct_format = f"{len(cells)}d"
     try:
         # This is much faster than `parse_cell`.
         return struct.pack(struct_format, *orjson.loads(f"[{','.join(cells)}]"))
     except (ValueError, struct.error):
-        numbers = [parse_cell(cell) for cell in cells]  # NaN for a missing number, None for a cell without a number
+        numbers = [parse_cell(cell) for cell in cells]  # NaN for an empty cell or NA, None for any other text
     if None in numbers:
         index = numbers.index(None)
         raise VectorError("undecodable", describe(index, cells[index][:_MAX_CELL_LENGTH]))

@@ -32,7 +32,10 @@ class _ArrayId(NamedTuple):
 
 @dataclass
 class _EarlierElements:
-    """The elements of an array that were found in all values so far."""
+    """The elements of an array that were found in all values so far.
+
+    An element is identified by its text for a key, such as "temp" for `id`, if each element has another text.
+    """
 
     # indices_by_key["id"]["temp"] is the index of the element with the text `temp` for the key `id`.
     indices_by_key: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -40,7 +43,7 @@ class _EarlierElements:
     unusable_keys: set[str] = field(default_factory=set)
 
     def may_identify_by(self, key: str) -> bool:
-        """Return whether the texts that elements have for a key, such as `id`, may identify the elements.
+        """Return whether a key, such as `id`, may identify elements: each element must have another text for the key.
 
         If a key is new, there must still be room to keep its texts.
         """
@@ -98,12 +101,16 @@ class ElementIndices:
     """
 
     def __init__(self) -> None:
-        """Start without elements. `compare` and `add` remember the indices of elements."""
+        """Start without elements. `compare` and `add` remember at which index of an array each element was.
+
+        An element is identified by a text, such as "temp" in {"id": "temp", "value": 20.5}.
+        """
         self.warning = ""
         """A message for the user about the first element that was found at two indices; "" if no element has moved."""
-        # By array: the index of each element, and the text that identifies the element, such as its id.
+        # By array: the index of each element, by the text that identifies the element.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
-        # For the warning, by the path to an array: the rest of each path of `field` behind the array, as [".x", ".y"].
+        # For the warning: the path to an array, and how the paths of `field` go on from the array. If `field` is
+        # "items.x,items.y", this is {"items": [".x", ".y"]}.
         self._path_ends_by_array: dict[str, list[str]] = {}
         self._remembered_text_count = 0  # how many texts identify elements, in all arrays; it is limited
 
@@ -114,15 +121,16 @@ class ElementIndices:
         depth: int,
         outer_indices: Sequence[int] = (),
     ) -> None:
-        """Compare at which index each element of an array is with its index in earlier values; remember new elements.
+        """Compare the index of each element of an array with the element's earlier index; remember new elements.
 
-        An element is identified by a text, such as "temp" in [{"id": "temp"}]. If it has another index than before,
-        sets the warning. The first `depth` steps of `paths` lead to the array. If the array is inside of elements of
-        other arrays, `outer_indices` are the indices of these elements, from the outermost.
+        An element is identified by a text, such as "temp" in [{"id": "temp"}]. If an element has another index than in
+        earlier values, sets the warning. The first `depth` steps of `paths` lead to the array. If the array is in
+        elements of other arrays, `outer_indices` are the indices of these elements, from the outermost.
         """
         if self.warning:  # one warning is enough
             return
         array_id = _ArrayId(spell_path(paths[0][:depth]), tuple(outer_indices))
+        # The warning will need how the paths go on from the array, such as ".value".
         if array_id.path not in self._path_ends_by_array:
             self._path_ends_by_array[array_id.path] = [_spell_end(path, depth) for path in paths]
         earlier_elements = self._find_or_add(array_id)
@@ -132,25 +140,28 @@ class ElementIndices:
     def add(self, later: Self) -> None:
         """Add the indices at which `later` has found elements in further values.
 
-        An element is identified by a text, such as "temp", for a key, such as `id`. If an element has another index
-        here than in `later`, sets the warning. Unusable keys identify no element: two elements may have the same text.
+        An element is identified by its text for a key, such as "temp" for `id`. If an element has another index here
+        than in `later`, sets the warning. A key is unusable if, for example, two elements have the same text for it.
         """
-        # What follows each array in `field`, for the warning. If both have an array, `self` keeps its own ends.
+        # For the warning: how the paths go on from each array. If both have an array, `self` keeps its own entry.
         self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
         for array_id, later_elements in later._earlier_elements.items():
-            earlier_elements = self._find_or_add(array_id)
-            if earlier_elements is None:  # the array is new, and there are too many already
+            own_elements = self._find_or_add(array_id)
+            if own_elements is None:  # the array is new, and there are too many already
                 continue
             self._compare_and_add(array_id, later_elements.indices_by_key)
-            # This must follow the comparison, which leaves out unusable keys.
-            earlier_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
+            # After the comparison: elements are not compared by a key that is unusable.
+            own_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
         self.warning = self.warning or later.warning
 
     def encode(self) -> str:
         """Return all that is remembered, as a text of JSON that `decode` reads.
 
-        For each array: its id, the index of each element by key and text, such as {"id": {"temp": 0}}, and the keys
-        that identify no element. Besides, for the warning, what follows each array in `field`.
+        If `field` is "sensors.value", the text is for example:
+        {"arrays": [["sensors", [], {"id": {"temp": 0}}, ["unit"]]], "ends": {"sensors": [".value"]}, "warning": ""}
+
+        Of each array, the text has the path, the outer indices, the index of each element by key and text, and the keys
+        that do not identify elements.
         """
         arrays = []
         for array_id, elements in self._earlier_elements.items():
@@ -159,10 +170,11 @@ class ElementIndices:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return the `ElementIndices` that `encode` has written.
+        """Return the `ElementIndices` that `encode` has written: at which index each element of an array was found.
 
-        It has the index of each element by the element's text for a key: `indices_by_key` is {"id": {"temp": 0}} if the
-        element with the `id` "temp" is at index 0. Texts for `unusable_keys` do not identify elements.
+        `indices_by_key` is {"id": {"temp": 0}} if the element with the `id` "temp" was at index 0. The keys
+        `unusable_keys` do not identify elements. If an array is inside of elements of other arrays, `outer_indices` are
+        the indices of these elements.
         """
         decoded = cls()
         content = json.loads(text)
@@ -170,7 +182,8 @@ class ElementIndices:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
             decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        decoded._path_ends_by_array = content["ends"]  # for the warning: the rest of the paths behind each array
+        # For the warning. If `field` is "sensors.value", this is {"sensors": [".value"]}.
+        decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]
         return decoded
 
@@ -183,16 +196,17 @@ class ElementIndices:
     def _compare_and_add(self, array_id: _ArrayId, indices_by_key: Mapping[str, Mapping[str, int]]) -> None:
         """Compare the indices of an array's elements with earlier indices. Warn if an element moved; add new elements.
 
-        For the elements [{"id": "temp"}, {"id": "hum"}], `indices_by_key` is {"id": {"temp": 0, "hum": 1}}.
+        An element is identified by its text for a key, such as "temp" for `id`. For the elements
+        [{"id": "temp"}, {"id": "hum"}], `indices_by_key` is {"id": {"temp": 0, "hum": 1}}.
         """
-        elements = self._earlier_elements[array_id]
+        earlier_elements = self._earlier_elements[array_id]
         for key, index_by_text in indices_by_key.items():
-            if not elements.may_identify_by(key):
+            if not earlier_elements.may_identify_by(key):  # two elements had the same text, for example
                 continue
-            earlier_index_by_text = elements.indices_by_key.setdefault(key, {})
+            earlier_index_by_text = earlier_elements.indices_by_key.setdefault(key, {})
             if len(earlier_index_by_text) > _MAX_TEXTS_OF_KEY:
                 # A key with so many texts, such as a time, identifies no element, and its texts would fill the memory.
-                elements.unusable_keys.add(key)
+                earlier_elements.unusable_keys.add(key)
                 continue
             for text, index in index_by_text.items():
                 if text not in earlier_index_by_text:
@@ -205,12 +219,13 @@ class ElementIndices:
     def _describe_move(self, path: str, choice: Choice) -> str:
         """Return the warning that an element of the array at this path has moved. `choice` chooses this element.
 
-        For example, the warning suggests `sensors[id=temp].value` in place of `sensors.value`.
+        If `field` is `sensors.value`, the warning suggests `sensors[id=temp].value`. In this example, `path` is
+        "sensors", and `choice` is [id=temp].
         """
-        ends = self._path_ends_by_array[path]  # what follows the array in the paths of `field`, such as `.value`
-        # If the value itself is the array, `path` is empty, and the dot of the end would come first.
+        ends = self._path_ends_by_array[path]  # [".value"]: how the paths of `field` go on from the array
+        # "sensors.value". If the value itself is the array, `path` is "", and the dot of the end would come first.
         paths_in_field = ",".join((path + end).removeprefix(".") for end in ends)
-        better_paths = ",".join(path + spell_path([choice]) + end for end in ends)
+        better_paths = ",".join(path + spell_path([choice]) + end for end in ends)  # "sensors[id=temp].value"
         return (
             f"the elements at {paths_in_field} change their places, but are read by position: name each of them, "
             f"such as by field={better_paths}"

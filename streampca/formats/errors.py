@@ -54,14 +54,14 @@ def missing_field_error(path: str, missing_name: str, parent: Any, value_name: s
 
 
 def refuse_missing_fields(errors: Sequence[VectorError], *, any_field_exists: bool, impute: bool) -> None:
-    """Raise `VectorError` for fields that do not exist, unless they may be missing entries of a vector.
+    """Raise the first of `errors`, which has one for each path of `field` to a field that does not exist.
 
-    `errors` has an error for each field that does not exist. With `impute`, entries may be missing. But if none of the
-    fields exists, the paths are wrong.
+    With `impute`, a field that does not exist is a missing entry of the vectors, and nothing is raised. But if none of
+    the fields exists, the paths are wrong, so the error is raised with `impute`, too.
     """
-    may_be_missing_entries = impute and any_field_exists
-    if errors and not may_be_missing_entries:
-        hint = NULL_HINT if any_field_exists else ""
+    are_missing_entries = impute and any_field_exists
+    if errors and not are_missing_entries:
+        hint = NULL_HINT if any_field_exists else ""  # suggests missing=impute
         raise VectorError("undecodable", f"{errors[0]}{hint}")
 
 
@@ -111,24 +111,31 @@ def type_name(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def looks_like_utf16(value: bytes) -> bool:
+    """Return whether a value seems to be text in UTF-16: it begins with a byte order mark, or with ASCII."""
+    return value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_utf16_pairs(value[:8])
+
+
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
         if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
-    if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_zero_in_each_pair(value[:8]):
+    if looks_like_utf16(value):
         return "; it is text in UTF-16: write UTF-8"
     if _may_be_message_pack(value):
         return "; it seems to be MessagePack: write JSON"
     return ""
 
 
-def _has_zero_in_each_pair(value: bytes) -> bool:
-    """Return whether one byte of each pair is zero, as in ASCII text in UTF-16."""
+def _has_utf16_pairs(value: bytes) -> bool:
+    """Return whether, in all pairs of bytes, only the first or only the second byte is zero: ASCII text in UTF-16."""
     pairs = len(value) // 2
     zeros_at_first = value[: 2 * pairs : 2].count(0)
     zeros_at_second = value[1::2].count(0)
-    return pairs > 0 and {zeros_at_first, zeros_at_second} == {0, pairs}
+    is_only_first_zero = zeros_at_first == pairs and zeros_at_second == 0
+    is_only_second_zero = zeros_at_first == 0 and zeros_at_second == pairs
+    return pairs > 0 and (is_only_first_zero or is_only_second_zero)
 
 
 def _may_be_message_pack(value: bytes) -> bool:

@@ -17,13 +17,13 @@ _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
 def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
-    """Return a text for the setting `field` that reads one vector of d numbers from an object; None if none was found.
+    """Return a value of the setting `field` with which one vector of d numbers is read from an object.
 
-    `pack_numbers_at` tries paths: it returns the numbers at the paths in the object, as the bytes of float64. If it
-    fails, or returns anything but the bytes of one vector, the next paths are tried.
+    `pack_numbers_at` returns the numbers at some paths in the object, as the bytes of float64. If it fails, or returns
+    anything but the bytes of one vector, the next paths are tried. If no paths lead to one vector, returns None.
     """
     vector_size = 8 * dimensions
-    for paths in islice(_find_candidates(value, (), dimensions), _MAX_CANDIDATES):
+    for paths in islice(_find_candidate_paths(value, (), dimensions), _MAX_CANDIDATES):
         field = ",".join(map(spell_path, paths))
         with suppress(ValueError, VectorError):  # some names cannot be written in a path
             packed = pack_numbers_at(parse_paths(field))
@@ -33,13 +33,18 @@ def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequen
     return None
 
 
-def _find_candidates(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
-    """Yield what may be a vector in the object at `path`: the paths of its numbers, or the one path of an array."""
+def _find_candidate_paths(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:
+    """Yield lists of paths that may lead to a vector, in the object at `path` and in the objects inside of it.
+
+    All numbers of an object may be a vector: the list has the path to each number. An array of d items may be a vector,
+    too: the list has only the path to the array.
+    """
     if not isinstance(value, dict) or len(value) > _MAX_NAMES or len(path) >= _MAX_DEPTH:
         return
-    yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]  # not bool, which is an int
+    # Not bool, which is an int. If the object has no numbers, the list is empty, and leads to no vector.
+    yield [(*path, name) for name, entry in value.items() if type(entry) in (int, float)]
     for name, entry in value.items():
         if isinstance(entry, list) and len(entry) == dimensions:
             yield [(*path, name)]
     for name, inner in value.items():
-        yield from _find_candidates(inner, (*path, name), dimensions)
+        yield from _find_candidate_paths(inner, (*path, name), dimensions)

@@ -70,16 +70,16 @@ class NumberFields:
         self.where = where
         self.element_indices = ElementIndices()
         """Remembers at which index of an array each element was, and warns if the elements change their order."""
-        # Without paths, the only path is (), which leads to the value itself.
+        # What is below is prepared for reading. Without paths, the only path is (), which leads to the value itself.
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]
         self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
-        """A field with one of these names, such as `shape`, may say that an array beside it is not a plain vector."""
+        """Names such as `shape`: beside a field of this name, an array at a path may be a sparse vector or a tensor."""
         self._walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
         self._pack_numbers = self._packer.pack_numbers
         self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
-        self._entry_names: list[str] | None = None  # None: messages name an entry by its index
+        self._entry_names: list[str] | None = None  # for error messages; None: they name an entry by its index
         if self._has_path_for_each_entry:
             self._entry_names = list(map(repr, name_paths(paths)))
         # Most values need no walk: their numbers are taken directly out of one object or array, which is faster.
@@ -88,18 +88,20 @@ class NumberFields:
     def _prepare_direct_access(self) -> None:
         """Decide whether `pack` can take the d numbers straight out of one object or array, the container.
 
-        The container is the object with a number at the last step of each path, or the array at the only path.
+        If each entry has a path, the container is the object that has all these entries. Otherwise, the container is
+        the array at the only path.
         """
-        if self._has_path_for_each_entry:
+        if self._has_path_for_each_entry:  # with the paths `a.x` and `a.y`, the container is the object at `a`
             self._steps_to_container: Sequence[Step] = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
             self._get_entries: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
             are_in_one_container = all(steps[:-1] == self._steps_to_container for steps in self._steps_of_paths)
-        else:
+        else:  # with the path `a`, the container is the array at `a`
             self._steps_to_container = self._steps_of_paths[0]
-            self._get_entries = None  # the container is the array of numbers
-            are_in_one_container = len(self._steps_of_paths) == 1
-        # If d is the length of Debezium's placeholder for an unchanged value, direct access would read it as numbers.
+            self._get_entries = None  # the entries of an array are not looked up by name
+            are_in_one_container = len(self._steps_of_paths) == 1  # several paths need a walk
+        # Debezium may write an array of N numbers for an unchanged value. If d is N, direct access would read this
+        # array as a vector.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         self._allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
 
@@ -110,24 +112,25 @@ class NumberFields:
         return self.tensor_field_names | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
     def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of a value's vectors as float64. Raises `VectorError`.
+        """Return the numbers of a value's vectors as float64.
+
+        If the vectors are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. If there is no
+        vector, raises `VectorError`. Its reason is `NO_VALUE` for a null, and `CONDITION_UNMET` for an unmet condition.
 
         Plain numbers in one object or array are taken out directly. Any other value is read by a walk along the paths,
         which is slower, and which finds out what is wrong with the value.
-
-        The reason of the error is `NO_VALUE` for a null, and `CONDITION_UNMET` if a condition is not met. If vectors
-        are given as bytes, which do not say the type of their numbers, returns `GuessedNumbers`.
         """
         if self._allows_direct_access:  # inline, since a call for each value would cost a tenth of its time
             try:
-                parent: Any = None
+                parent: Any = None  # the object that holds the container; None if the container is the whole value
                 container = value
                 for step in self._steps_to_container:
                     parent = container
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
-                # If the object that holds the array has a field such as `shape`, the array may be no plain vector.
+                # The container is an array. A field beside it, such as `shape`, may say that it is not a plain vector.
+                # If there is no parent, `tensor_field_names` is empty, since the array has no name.
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
                 )
@@ -167,23 +170,27 @@ class NumberFields:
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
         """Return how many numbers a vector has; 0 if there is no vector. `items` has what each path leads to.
 
-        One array [1, 2, 3] is a vector of 3 numbers. Paths `x` and `y` to single numbers give a vector of 2 numbers.
+        1. With the paths `x` and `y`, each element of [{"x": 1, "y": 2}, {"x": 3, "y": 4}] is a vector of 2 numbers.
+        2. With several paths to arrays, as in {"x": [1, 3], "y": [2, 4]}, the length is not clear. Raises
+           `VectorError`.
+        3. With one path `w`, {"w": [1, 2, 3]} has a vector of 3 numbers.
+        4. With the paths `x` and `y`, {"x": 1, "y": 2} has a vector of 2 numbers.
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return 0
         has_several_paths = len(self._steps_of_paths) > 1
         only_value = items[0].value if len(items) == 1 else None
         if has_several_paths and isinstance(only_value, Elements):
-            # All paths share one item, because they go on in the elements of the same array. Each may hold a vector.
+            # 1. All paths lead into the same array, so they share one item. Each element may hold a vector.
             return max(map(self._count_dimensions_at, only_value.items_of_each_element()), default=0)
         values = self._collect(items).values_at_ends  # numbers, nulls, arrays; or why a path leads to nothing
         arrays = [value for value in values if isinstance(value, list)]
-        if has_several_paths and arrays:
+        if has_several_paths and arrays:  # 2.
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
             raise VectorError("wrong_length", text)
-        if arrays:
+        if arrays:  # 3.
             return len(arrays[0])
-        # All paths lead to single numbers, or to nothing: then an entry is missing, which counts, too.
+        # 4. Numbers or nulls are at the ends of paths. If a path leads to nothing, its missing entry counts, too.
         has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
         return len(values) if has_number else 0
 
@@ -193,6 +200,7 @@ class NumberFields:
         If all vectors were given as bytes, returns `GuessedNumbers` with the type that follows from their length.
         """
         items = self._walk.find(value)
+        # For each vector, its entries; or a `SkipReason` if there is null in its place, or a condition is not met.
         if self._has_path_for_each_entry:
             vectors: Iterable[_EntriesOrReason] = self._vectors_of_entry_paths(items)
         else:
@@ -205,7 +213,8 @@ class NumberFields:
             if isinstance(entries, SkipReason):
                 skip_reasons.add(entries)
                 continue
-            packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))
+            packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))  # labels are for errors
+            # `NumbersOfBytes` are entries that were decoded from bytes. The number of bytes tells their type.
             guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if skip_reasons and not packed_vectors:
             raise self._all_skipped_error(skip_reasons)
@@ -223,17 +232,19 @@ class NumberFields:
     # These methods are for d paths: each leads to one entry of a vector, or to a column with an entry of each vector.
 
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
-        """Yield the vectors of a value. `items` has what each of d paths leads to.
+        """Yield the vectors of a value, with a `SkipReason` in place of a vector that is skipped.
 
-        With the paths `x` and `y`, {"x": 1, "y": 2} holds one vector. {"x": [1, 3], "y": [2, 4]} and
-        [{"x": 1, "y": 2}, {"x": 3, "y": 4}] hold two.
+        `items` has what each of the d paths leads to. With the paths `x` and `y`:
+        {"x": 1, "y": 2}                        an item for each path, 1 and 2: the vector [1, 2]
+        {"x": [1, 3], "y": [2, 4]}              an item for each path, [1, 3] and [2, 4]: two vectors, [1, 2] and [3, 4]
+        [{"x": 1, "y": 2}, {"x": 3, "y": 4}]    one item for both paths, which is `Elements`: the same two vectors
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             yield items
             return
         only_value = items[0].value if len(items) == 1 else None
         if isinstance(only_value, Elements):
-            # All d paths share one item, because they go on in the elements of the same array. Each may hold a vector.
+            # All d paths lead into the same array, so they share one item. Each element may hold a vector.
             for items_in_element in only_value.items_of_each_element():
                 yield from self._vectors_of_entry_paths(items_in_element)
         else:
@@ -250,10 +261,11 @@ class NumberFields:
             return {}
         value_by_path: dict[int, Any] = {}
         for item in items:
-            if isinstance(item.value, Elements):
+            if isinstance(item.value, Elements):  # an array: the item's paths go on in each of its elements
                 value_by_path |= self._values_in_elements(item.value, item.path_indices)
             else:
                 [path_index] = item.path_indices  # several paths share an item only if it is `Elements`
+                # Bytes would hold all d entries of a vector, but this path leads to one entry or to a column.
                 value_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
         return value_by_path
 
@@ -275,13 +287,16 @@ class NumberFields:
     def _vectors_of_columns(self, values: Sequence[Any]) -> Iterator[_EntriesOrReason]:
         """If there are numbers at the ends of d paths, yield one vector. If there are arrays, yield a vector per index.
 
-        The `values` [1, 2] give this vector. The `values` [[1, 3], [2, 4]] give the vectors [1, 2] and [3, 4].
+        The `values` [1, 2] give this vector. The `values` [[1, 3], [2, 4]] give the vectors [1, 2] and [3, 4]. In place
+        of a number or an array, a value may be None for null, or say why its path leads to nothing: `SkipReason`,
+        `Absent`.
         """
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays:
             yield self._entries_or_reason(values)
             return
-        if not all(isinstance(value, list | SkipReason | Absent | None) for value in values):
+        has_numbers = not all(isinstance(value, list | SkipReason | Absent | None) for value in values)
+        if has_numbers:
             raise VectorError("wrong_length", "some paths lead to arrays and some to numbers")
         lengths = sorted({len(array) for array in arrays})
         if len(lengths) > 1:
@@ -289,42 +304,51 @@ class NumberFields:
         for index in range(lengths[0]):
             # At a path without an array, such as null, the entry is missing in each of the vectors.
             values_at_index = [value[index] if isinstance(value, list) else value for value in values]
-            # In nested arrays, these values are arrays again.
+            # The values at an index are a vector. If arrays were nested, these values are columns of vectors again.
             yield from self._vectors_of_columns(values_at_index)
 
     def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
-        `values` has, for each entry, a number or null; a `SkipReason` for an unmet condition, or for null in place of
-        what should hold the entry; or `Absent` for a path that leads to nothing. If an entry is missing that must not
-        be missing, raises `VectorError`.
+        If an entry is missing that must not be missing, raises `VectorError`. `values` has one of these for each entry:
+        a number                      the entry
+        None                          null at the end of the path: the entry is missing
+        `SkipReason.NULL`             null before the end, as in {"a": null} with the path `a.x`; or the placeholder of
+                                      Debezium for an unchanged value
+        `SkipReason.CONDITION_UNMET`  a condition of `where` is not met
+        `Absent`                      the path leads to nothing, as in {"a": {}} with the path `a.x`
         """
         skip_reasons = [value for value in values if isinstance(value, SkipReason)]
         absent_values = [value for value in values if isinstance(value, Absent)]
         has_entries = len(skip_reasons) + len(absent_values) < len(values)  # numbers or nulls
-        if not has_entries:  # perhaps there is no vector at all
+        # 1. Is there no vector?
+        if not has_entries:
             if SkipReason.CONDITION_UNMET in skip_reasons:
                 return SkipReason.CONDITION_UNMET
-            if not absent_values:  # null is in place of each entry
+            if not absent_values:  # all values are `SkipReason.NULL`
                 return SkipReason.NULL
-        # From here on, a `SkipReason` or `Absent` in `values` is a missing entry, or an error.
+        # 2. Is an entry missing that must not be missing?
         if absent_values:
             are_all_absent = len(absent_values) == len(values)
             self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
         if SkipReason.CONDITION_UNMET in skip_reasons and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
+        # 3. The entries.
         return [None if isinstance(value, SkipReason | Absent) else value for value in values]
 
     def _refuse_wrong_paths(self, absent_values: Sequence[Absent], *, are_all_absent: bool, has_entries: bool) -> None:
         """Raise `VectorError` for a path that leads to nothing, unless the entry at its end may be missing.
 
         With `impute`, an entry may be missing in an object or array that exists. But if all paths lead to nothing, the
-        paths are wrong.
+        paths are wrong. `has_entries` says whether another path leads to a number or null. Only then, the error
+        suggests missing=impute.
         """
         for absent in absent_values:
-            is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
+            # An object or array may lack the entry. In anything else, such as a number, the path is wrong.
+            may_be_missing = absent.is_parent_of_right_type
+            is_missing_entry = self.impute and may_be_missing and not are_all_absent
             if not is_missing_entry:
-                hint = NULL_HINT if absent.is_parent_of_right_type and has_entries else ""
+                hint = NULL_HINT if may_be_missing and has_entries else ""
                 raise self._missing_error(absent, hint)
 
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
@@ -336,38 +360,41 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
-        """Return the vectors of a value, or the reasons why there are none. `items` has what each path leads to.
+        """Return the vectors of a value; or only reasons, if all are skipped. `items` has what each path leads to.
 
-        If elements of an array have changed their order, also sets the warning of `element_indices`.
+        In a positional array, the index of an element says which entries of the vector it holds. If an element is at
+        another index than in an earlier value, also sets the warning of `element_indices`.
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return [items]
         if self._has_null_vector(items):
             return [SkipReason.NULL]
-        collected = self._collect(items)
+        collected = self._collect(items)  # what is at the ends of the paths, and the positional arrays on the way
         for array in collected.positional_arrays:
             self._warn_if_moved(array)
-        # Numbers, nulls and arrays. Of the elements of an array, those with a reason to skip them are left out.
+        # Numbers, nulls and arrays. Elements of an array that are skipped, such as null elements, are left out.
         values = [value for value in collected.values_at_ends if not isinstance(value, SkipReason)]
         has_only_skip_reasons = len(collected.values_at_ends) > 0 and not values
         if has_only_skip_reasons:
-            return collected.values_at_ends
+            return collected.values_at_ends  # the reasons
         for value in values:
             if isinstance(value, Absent):  # a path leads to nothing
                 raise self._missing_error(value)
         return self._split_into_vectors(values)
 
     def _has_null_vector(self, items: Sequence[Item]) -> bool:
-        """Return whether a path leads to null in place of a vector, of a part of it, or of what should hold it.
+        """Return whether a path leads to null, so that the value has no vector.
 
-        If a vector is a single number at the end of one path, None in its place is only a missing entry.
+        None is a null at the end of a path. `SkipReason.NULL` is a null before the end, as in {"a": null} with the path
+        `a.x`, or Debezium's placeholder. If the vector is one number at the end of one path, None in its place is only
+        a missing entry.
         """
         values = [item.value for item in items]
         is_single_number = self.dimensions == 1 and len(values) == 1
         return SkipReason.NULL in values or (None in values and not is_single_number)
 
     def _split_into_vectors(self, values: list[Any]) -> list[list[Any]]:
-        """Return the vectors in the numbers and arrays at the ends of paths.
+        """The paths lead to these `values`, numbers and arrays. Return the vectors that they form.
 
         If there are only arrays of d numbers, each array is a vector. If there are d numbers in all, they are one
         vector. Otherwise raises `VectorError`.
@@ -401,16 +428,17 @@ class NumberFields:
         return VectorError("wrong_length", text)
 
     def _collect(self, items: Sequence[Item]) -> "_Collected":
-        """Return all numbers and innermost arrays to which paths lead, and the positional arrays that paths go through.
+        """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        In {"w": [[1, 2], [3, 4]]}, the path `w` leads to the innermost arrays [1, 2] and [3, 4]. The array
-        [{"w": 1}, {"w": 2}] is positional: the numbers at `w` count as the array [1, 2], in the order of the elements.
+        `items` has what each path leads to. With the path `w`, {"w": [[1, 2], [3, 4]]} gives the innermost arrays
+        [1, 2] and [3, 4]. [{"w": 1}, {"w": 2}] gives the array [1, 2], in the order of the elements. So the array of
+        elements is called positional.
         """
         values = list[Any]()
         positional_arrays = list[_PositionalArray]()
         is_only_path = len(items) == 1
         for item in items:
-            if isinstance(item.value, Elements):  # an array in whose elements the paths go on
+            if isinstance(item.value, Elements):  # an array: the item's paths go on in each of its elements
                 in_elements = self._collect_in_elements(item.value)
                 values += in_elements.values_at_ends
                 positional_arrays += in_elements.positional_arrays
@@ -421,10 +449,12 @@ class NumberFields:
         return _Collected(values, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
-        """Return what paths lead to in the elements of an array: numbers and innermost arrays; and positional arrays.
+        """Return the numbers and innermost arrays that paths lead to in an array's elements, and the positional arrays.
 
-        An array is positional if all its elements are parts of one vector, as [{"x": 1}, {"x": 2}] with the path `x`.
-        The index of an element then says which entries of the vector it holds.
+        An array is positional if all its elements are parts of one vector. With the path `x`:
+        [{"x": 1}, {"x": 2}]            gives the array [1, 2]. The array of elements is positional.
+        [{"x": [1, 2]}, {"x": [3, 4]}]  gives the arrays [1, 2] and [3, 4]. If d is 2, each array is a vector. If d is
+                                        4, they are parts of one vector, and the array of elements is positional.
         """
         collected_in_elements = [self._collect_in_element(items) for items in elements.items_of_each_element()]
         values = [value for in_element in collected_in_elements for value in in_element.values_at_ends]
@@ -433,42 +463,47 @@ class NumberFields:
         are_one_vector = not arrays or are_parts_of_vector  # single numbers are always joined to one vector
         positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
         for index, in_element in enumerate(collected_in_elements):
-            inner_arrays = in_element.positional_arrays
+            inner_positional_arrays = in_element.positional_arrays
             if are_one_vector:
-                # Inner arrays in different elements hold different entries, and are not compared with one another.
-                inner_arrays = [array.inside(index) for array in inner_arrays]
-            positional_arrays += inner_arrays
+                # Arrays in different elements hold different entries. `inside` adds the index of the element, so that
+                # an array is compared only with the array in the same element of earlier values.
+                inner_positional_arrays = [array.inside(index) for array in inner_positional_arrays]
+            positional_arrays += inner_positional_arrays
         return _Collected(self._join_single_numbers(values), positional_arrays)
 
     def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
-        """Return the numbers and innermost arrays at the ends of paths in one element of an array.
+        """Return the numbers and innermost arrays that paths lead to in one element, and its positional arrays.
 
-        `items` has what each path leads to in the element. The numbers at several paths are joined to one array: with
-        the paths `x` and `y`, {"x": 1, "y": 2} gives [1, 2].
+        `items` has what each path leads to in the element. With the path `x`, {"x": 1} gives the number 1. With the
+        paths `x` and `y`, {"x": 1, "y": 2} gives one array, [1, 2].
         """
-        if isinstance(items, SkipReason):  # the element does not meet a condition of `where`
+        if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_ends=[items], positional_arrays=[])
         collected = self._collect(items)
         entries = flatten(collected.values_at_ends)
         has_several_items = len(items) > 1
         if has_several_items and entries:
+            # The numbers at all paths become one array; or the reason why the element is skipped.
             return collected._replace(values_at_ends=[self._entries_or_reason(entries)])
         return collected
 
     def _join_single_numbers(self, values: list[Any]) -> list[Any]:
         """Join the single numbers in an array's elements to one array, unless there are also arrays.
 
-        In `values`, None is a null at the end of a path, and `SkipReason.NULL` is null in place of an element or of an
-        inner array. [1, None, 3] becomes [[1, None, 3]]. [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
+        `values` has what paths lead to in the elements. None is a null at the end of a path. `SkipReason.NULL` is null
+        in place of an element or an inner array.
+        1. Without single numbers, [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
+        2. With numbers and arrays, [1, [2, 3]] stays as it is.
+        3. Without arrays, [1, None, SkipReason.NULL, 3] becomes [[1, None, 3]].
         """
         single_values = [value for value in values if not isinstance(value, list)]
         has_arrays = len(single_values) < len(values)
         has_no_numbers = all(isinstance(value, SkipReason | None) for value in single_values)
-        if has_no_numbers:  # there are only arrays and nulls, so each None is in place of an array
+        if has_no_numbers:  # 1. each None is in place of an array
             return [SkipReason.NULL if value is None else value for value in values]
-        if has_arrays:  # [1, [2, 3]] stays as it is
+        if has_arrays:  # 2.
             return values
-        # Each None is a missing entry. An element that is null holds no entry, so it is left out.
+        # 3. Each None is a missing entry. An element that is null holds no entry, so it is left out.
         entries = [value for value in single_values if value is not SkipReason.NULL]
         return [self._entries_or_reason(entries)]
 
