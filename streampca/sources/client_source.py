@@ -208,7 +208,7 @@ class ClientSource(Source, ABC):
                 # the seek, the last record is compared with the log, which tells the two cases apart.
                 self._seek_again(partition, position, last_to_compare, earliest)
             else:
-                diverged: int | None = None
+                diverged: int | None = None  # for a log that begins after the position, or ends before it
                 if log_holds_position:
                     # A broker has not found the position, but the log holds it now. Since there is no record to
                     # compare, the log counts as truncated and grown again: another record is before the position.

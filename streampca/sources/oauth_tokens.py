@@ -49,7 +49,7 @@ class OAuthTokens:
     def may_be_expired(self) -> bool:
         """Whether brokers may refuse a client because its token has expired, so that a later login may succeed.
 
-        1. If the newest token has expired, all clients use it. A later token helps, if one can be had.
+        1. If the newest token has expired, no client has a valid token. A later token helps, if one can be had.
         2. If the last request for a token has just failed, a client may use the token that it had before.
         3. If a replaced token has just reached its end, a client may use it: clients take new tokens some seconds late.
         """

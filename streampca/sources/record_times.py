@@ -150,8 +150,8 @@ class TimestampReplacer:
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
-        was_last_try = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it follows the tries with limits
-        if not is_timestamp_refused or was_last_try:
+        has_last_try_failed = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it follows the tries with limits
+        if not is_timestamp_refused or has_last_try_failed:
             raise SourceError(str(error)) from None  # the caller handles `error`, which says the same
 
 

@@ -62,8 +62,8 @@ class ConfluentSource(ClientSource):
         # group has removed this member.
         self._member_id = ""
         self._next_member_check_at = 0.0  # when to compare the ids again, by time.monotonic
-        # A leader of the group that lacked the right to read assigns no partition to anybody. This is when to look for
-        # such a group again, by time.monotonic.
+        # If the group's leader lacked the right to read when it assigned partitions, nobody in the group reads the
+        # topic. This is when to ask a broker again whether that is so, by time.monotonic.
         self._next_group_check_at = 0.0
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
