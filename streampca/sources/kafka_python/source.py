@@ -212,7 +212,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         2. Our poll ends and returns the event, which the worker handles.
         3. Our next poll lets the client call this again. No partition is newly revoked, so the rebalance proceeds.
         """
-        # The client forgets a rebalance if its poll ends, as by our error: ask for the rebalance again.
+        # Our error ends the client's poll, and the client may then forget the rebalance: ask for it again.
         client_internals.rejoin_group(self._consumer)
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
