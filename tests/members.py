@@ -13,10 +13,10 @@ def make_member(
     *observers: Observer,
     clock: Callable[[], float] = lambda: 0.0,
     save_due_after_s: float = 600.0,
-    could_new_client_save: Callable[[str], bool] = lambda needs: False,
+    can_new_client_save: Callable[[str], bool] = lambda needs: False,
 ) -> Member:
     """A member with these observers; its clocks stand still, but for the given one and `time.time`."""
-    return Member(observers, save_due_after_s, could_new_client_save, clock, lambda: time.time())
+    return Member(observers, save_due_after_s, can_new_client_save, clock, lambda: time.time())
 
 
 def make_first_state(save_due_after_s: float = 600.0, ticks: float = 0.0) -> MemberState:

@@ -162,7 +162,7 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
     rejects = [Reject(row, error.reason, str(error)) for row, error in errors if is_before_end[row]]
     rejects += [Reject(row, "no_position", _NO_POSITION) for row in np.flatnonzero(~has_time_or_offset).tolist()]
     decoded = judge.reject_bad(
-        vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], rejects=rejects
+        vectors, indices=rows_with_vectors, counts=vectors_per_row[rows_with_vectors], earlier_rejects=rejects
     )
     times_of_good_rows = times_ms[decoded.indices]
     next_row = rows_before + file_batch.row_count

@@ -143,7 +143,7 @@ def produce(
         bool,
         typer.Option(
             "--synthetic",
-            help="Endlessly send generated vectors. If the setting field has several paths, each holds one number.",
+            help="Endlessly send generated vectors. If the setting field has several paths, each path gets one number.",
         ),
     ] = False,
     field: Field = "",

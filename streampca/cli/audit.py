@@ -29,7 +29,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     config = create_worker_config(settings)
     offsets = checkpoints.offsets(partition)
-    workers_begin_at_0 = settings.start == "earliest"
+    workers_begin_at_0 = settings.start == "earliest"  # the earliest offset is 0 if no record was deleted
     start, end = choose_checkpoints(offsets, partition, start, end, workers_begin_at_0=workers_begin_at_0)
     saved = checkpoint_file.decode(checkpoints.read_file(partition, end))
     saved.refuse_other_settings(config.fold)
@@ -43,6 +43,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     if _have_equal_bytes(saved, fold_at_end):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
+    # If the topic has lost messages that the worker had learned, this raises an error that says so.
     _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
     raise StreampcaError(
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
@@ -104,7 +105,7 @@ def _learn_again(
     ):
         remaining_records = _read_what_is_left(reader, partition, start, end)
         while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
-            batch = config.codec.decode_batch(records, end=records[-1].offset + 1)
+            batch = config.codec.decode_batch(records, next_offset=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)
     return fold, count

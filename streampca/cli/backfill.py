@@ -59,9 +59,10 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # `execute` also notes in this table's metadata at which index of its array each element was found, in all rows.
+    # If `field` reads elements of arrays, an element such as {"id": "temp", …} may have moved within its array. The
+    # metadata of this table hold the index of each element in all rows, rejected or not.
     element_indices = decode_element_indices(rejected_rows)
-    print_warning(element_indices.warning)  # "" if no element was at different indices in different rows
+    print_warning(element_indices.warning)  # "" if no element has moved between rows
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"

@@ -5,7 +5,7 @@ from contextlib import closing
 from streampca.cli.console import console
 from streampca.settings.commands import CreateTopicsSettings
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.clients import create_admin, require_letters_kept
+from streampca.sources.clients import create_admin, refuse_compacted_topic
 from streampca.sources.dead_letters import ADDED_BYTES
 from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE
 
@@ -20,7 +20,7 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
         # By default, a broker may compact a topic, which would remove letters.
         configs = {CLEANUP_POLICY: "delete", **_options_for_largest_letter(settings)}
         _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
-        require_letters_kept(settings, settings.dead_letter_topic)
+        refuse_compacted_topic(settings, settings.dead_letter_topic)
     if settings.output_topic:  # an output goes to the partition of the same number
         _create_if_missing(settings, settings.output_topic, partition_count, replication_factor)
 

@@ -42,7 +42,7 @@ class LetterFilter(NamedTuple):
 
 
 def check_reasons(reasons: Sequence[str]) -> Sequence[str]:
-    """Return the reasons that the options --reason name. Raises `SettingsError` if one is not a known reason."""
+    """Return the reasons that were given with --reason. Raises `SettingsError` if one of them is unknown."""
     known_reasons = (*REASONS, OUTPUT_TOO_LARGE)
     for reason in reasons:
         if reason not in known_reasons:

@@ -107,20 +107,20 @@ def _do_within_timeout(name: str, attempt: Callable[[], str]) -> Line:
     """Do a step in a thread, and return the line about it. If it takes too long, the thread is left alone."""
     lines: list[Line] = []
 
-    def do_step() -> None:
-        lines.append(_do(name, attempt))
+    def add_line() -> None:
+        lines.append(_do_step(name, attempt))
 
-    thread = threading.Thread(target=do_step, daemon=True)  # a hanging step must not keep the process alive
+    thread = threading.Thread(target=add_line, daemon=True)  # a hanging step must not keep the process alive
     thread.start()
     thread.join(_TIMEOUT_S)
     return lines[0] if lines else Line(FAILED, name, f"no answer within {_TIMEOUT_S:.0f} s")
 
 
-def _do(name: str, attempt: Callable[[], str]) -> Line:
+def _do_step(name: str, attempt: Callable[[], str]) -> Line:
     """Do a step, and return the line about it. `attempt` returns what it found, in a sentence."""
     try:
         return Line(PASSED, name, attempt())
-    except NotYetError as error:  # for example, no model was published yet
+    except NotYetError as error:  # for example, no model was published yet: a member that starts would wait for it
         return Line(SKIPPED, name, f"a start waits: {one_line(error)}")
     except (StreampcaError, TimeoutError) as error:
         return Line(FAILED, name, one_line(error))

@@ -32,7 +32,7 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
     """Return a warning that names the dimensions at which no vector of the newest records has a number; else ""."""
-    seen_names = codec.seen_names  # nothing was added before: the newest records are the first that doctor decodes
+    seen_names = codec.seen_names  # a new object, which has seen no vector
     seen_names.add(decoded.vectors)
     about_unseen_names = seen_names.describe_unseen("the newest records")
     return f"; warning: {about_unseen_names}" if about_unseen_names else ""
@@ -43,7 +43,8 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
     """Return a warning if one dimension has nearly all of the variance of the vectors; "" if no dimension has."""
     observed = np.ma.masked_invalid(decoded.vectors.astype(np.float64))  # missing entries are NaN
     variances = observed.var(axis=0).filled(0.0)
-    names = dimension_names(codec.field, codec.judge.dimensions)
+    dimensions = codec.judge.dimensions  # the judge says which vectors may be learned: those with so many numbers
+    names = dimension_names(codec.field, dimensions)
     warning = describe_dominant_variance(variances, float(variances.sum()), len(decoded.vectors), names)
     return f"; warning: {warning}" if warning else ""
 
@@ -131,8 +132,10 @@ class TopicChecks:
 
     def list_member_steps(self, start: MemberStart) -> list[Step]:
         """Return the checks of one member: how many records it is behind, and whether its output topic needs keys."""
-        last_step = start.steps()[-1]  # it finds the positions of the member
-        steps = [Step("lag", partial(self._count_lag, start), after=["records", last_step.name])]
+        # Both checks use the results of earlier steps, which `after` names. The last step of a start finds the member's
+        # positions, from which the lag is counted.
+        position_step = start.steps()[-1]
+        steps = [Step("lag", partial(self._count_lag, start), after=["records", position_step.name])]
         if isinstance(start.settings, TransformSettings):
             check = partial(self._check_output_keys, start.settings)
             steps.append(Step("keys of outputs", check, after=["records", "output topic"]))
@@ -198,19 +201,19 @@ class TopicChecks:
     def _look_for_open_transactions(self) -> str:
         """Check that no transaction stays open for long, because committed records behind it cannot be read."""
         deadline = time.monotonic() + _OPEN_TRANSACTION_S
-        # The offset of a partition changes when its open transaction ends.
-        offsets_at_first = self._find_open_transactions()
-        offsets = offsets_at_first
-        while offsets and offsets == offsets_at_first and time.monotonic() < deadline:
+        # Partition → the offset at which its open transaction begins. When the transaction ends, this offset changes.
+        first_open_offsets = self._find_open_transactions()
+        open_offsets = first_open_offsets
+        while open_offsets and open_offsets == first_open_offsets and time.monotonic() < deadline:
             time.sleep(0.5)
-            offsets = self._find_open_transactions()
-        if not offsets:
+            open_offsets = self._find_open_transactions()
+        if not open_offsets:
             return "none"
-        if offsets != offsets_at_first:
-            return f"partitions {sorted(offsets)} have open transactions, which end in time"
+        if open_offsets != first_open_offsets:  # at least one transaction has ended, so producers are at work
+            return f"partitions {sorted(open_offsets)} have open transactions, which end in time"
         raise SourceError(
-            f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(offsets)}: "
-            f"nothing behind offsets {sorted(offsets.values())} can be read until its producer ends it, or the "
+            f"a transaction is open for {_OPEN_TRANSACTION_S:.0f} s and more in partitions {sorted(open_offsets)}: "
+            f"nothing behind offsets {sorted(open_offsets.values())} can be read until its producer ends it, or the "
             "broker does after transaction.timeout.ms; kafka-transactions.sh finds and aborts it"
         )
 

@@ -42,15 +42,16 @@ def drop(
         store.delete(path)
     versions = models.find_containing(partition)  # workers may have published meanwhile
     models.delete(versions)
-    for path in other_files:  # last, so that a repeated command still finds a backfill
+    # Last: if the command is killed before, a repeated command finds a backfill by these files.
+    for path in other_files:
         store.delete(path)
     console().print(f"deleted {subject}, and {len(versions)} models that contained it")
 
 
 def _list_files(store: Store, folder: str) -> tuple[list[str], list[str]]:
     """Return the checkpoints in the folder of a partition or backfill, and the other files there."""
-    parts_folder = f"{folder}/parts"
-    paths = store.names(folder)
+    parts_folder = f"{folder}/parts"  # here a backfill keeps what it has learned of its chunks
+    paths = store.names(folder)  # also lists the folder of the parts, which cannot be deleted like a file
     checkpoints = [path for path in paths if path.endswith(".npz")]
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)

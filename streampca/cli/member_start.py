@@ -20,7 +20,7 @@ from streampca.formats.codec import Codec
 from streampca.settings.commands import ConsumerSettings
 from streampca.sources.base import Committed, Source
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.clients import create_client, in_flight_limit_bytes, require_letters_kept, require_writable
+from streampca.sources.clients import create_client, in_flight_limit_bytes, refuse_compacted_topic, require_writable
 from streampca.sources.events import Records, Undecoded, Vectors, decode_records
 
 log = structlog.get_logger()
@@ -98,13 +98,14 @@ class MemberStart(ABC):
         return f"{self.settings.topic} has {count} partitions; its id is {shown_id}"
 
     def _find_dead_letter_topic(self) -> str:
-        """Check that the dead-letter topic, if it is set, may be written to and keeps letters. Returns a finding."""
+        """Check that the dead-letter topic, if it is set, may be written to and is not compacted. Returns a finding."""
         name = self.settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self.settings.on_bad_record}"
         require_writable(self.settings, name)
         finding = f"{name} exists and may be written to"
-        is_compaction_known = require_letters_kept(self.settings, name)  # raises if the topic is compacted
+        # Raises if the topic is compacted, since compaction deletes dead letters.
+        is_compaction_known = refuse_compacted_topic(self.settings, name)
         if not is_compaction_known:
             log.info("compaction of dead letters unknown", topic=name, missing_right="DescribeConfigs")
             finding += "; whether it is compacted is unknown without the right DescribeConfigs"

@@ -94,7 +94,7 @@ def reset(
         bool, typer.Option("--adopt-topic", help="Keep what was learned of a topic that was moved to other brokers.")
     ] = False,
     role: Annotated[
-        str | None, typer.Option(help="Adopt the topic only for one role.", metavar="worker|transform")
+        str | None, typer.Option(help="With --adopt-topic: only this role continues.", metavar="worker|transform")
     ] = None,
     adopt_settings: Annotated[
         bool, typer.Option("--adopt-settings", help="Keep what was learned with other settings of the model.")
@@ -128,9 +128,9 @@ def reset(
     """
     exclusive_options = [option for option in (drop, adopt_topic, adopt_settings) if option]
     if len(exclusive_options) > 1:
-        raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings need a run each")
+        raise typer.BadParameter("--drop, --adopt-topic and --adopt-settings cannot be combined: run one after another")
     if adopt_settings and to:
-        raise typer.BadParameter("--adopt-settings and --to need a run each")
+        raise typer.BadParameter("--adopt-settings and --to cannot be combined: run one after another")
     if adopt_topic and partition is not None:
         raise typer.BadParameter("--adopt-topic adopts all partitions: name the offset of each in --to")
     if role and not adopt_topic:

@@ -181,28 +181,25 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    If the first parameter of the function is annotated `Options`, the function gets the text of each option. If the
-    annotation is the name of a settings class, the function gets the settings that are read from the options. With
-    `logs_errors`, errors are logged instead of printed.
+    The function's first parameter takes the settings. Annotated `Options`, it gets the text of each option. Annotated
+    with the name of a settings class, it gets an object of this class, made from the options. With `logs_errors`,
+    errors are logged instead of printed.
     """
     option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` as a command. Its first parameter takes the settings; the others are further options."""
-        settings_parameter, *own_parameters = inspect.signature(function).parameters.values()
+        """Add `function` as a command. Its parameters after the first are options that are not settings."""
+        first_parameter, *own_parameters = inspect.signature(function).parameters.values()
+        takes_options = first_parameter.annotation is Options
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
-            """Call `function` with the options of the settings, or with the settings that are read from them.
-
-            The annotation of the function's first parameter says which of the two. Typer passes all options as
-            `arguments`.
-            """
+            """Split the options, which typer passes as `arguments`, into settings and the function's own."""
             options = {option: arguments.pop(option) for option in option_names}
-            if settings_parameter.annotation is Options:
+            if takes_options:
                 function(options, **arguments)
                 return
-            settings_class_name = settings_parameter.annotation  # a text, since importing the class is slow
+            settings_class_name = first_parameter.annotation  # a text, since importing the class is slow
             with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)
 

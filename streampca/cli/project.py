@@ -89,7 +89,10 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, types_of_other
 
 
 def _open_projector(location: str, basis: Basis, topic: str | None, opened: ExitStack) -> Projector:
-    """Open the sidecar, store or model file at a location. Raises `StoreError` if there is nothing."""
+    """Open the sidecar, store or model file at a location. Raises `StoreError` if there is nothing.
+
+    `basis` says whether coordinates are plain ("principal") or divided by standard deviations ("whitened").
+    """
     scheme = store_url.find_scheme(location)
     if scheme in ("http", "https"):
         return _open_sidecar(location, basis, opened)

@@ -46,17 +46,17 @@ def run(
 
 
 def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, partition: int | None) -> None:
-    """Delete the committed offsets. With `to`, also save a checkpoint at the new position of each partition.
+    """Delete the group's committed offsets. With `to`, also save a checkpoint at the new position of each partition.
 
-    `to` is the option --to: earliest, latest, offsets or a time. Workers continue at their checkpoints, so only a new
-    checkpoint moves them.
+    Workers continue at their checkpoints, so only a new checkpoint moves them. `to` is the option --to: earliest,
+    latest, offsets or a time. With `partition`, only this partition gets a new checkpoint.
     """
     if to and _is_read_as_time(to):
         _parse_time_ms(to)  # refuses a wrong time before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
-        refuse_members(admin, settings.group_id)
+        require_no_members(admin, settings.group_id)
         for checkpoint in read_newest_checkpoints(checkpoints):
             checkpoint.refuse_other_topic(topic_id)
         new_checkpoints: list[Checkpoint] = []
@@ -91,7 +91,7 @@ def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
     return f"at these offsets, without the records before them: {format_offsets(positions)}"
 
 
-def refuse_members(admin: KafkaPythonAdmin, group_id: str) -> None:
+def require_no_members(admin: KafkaPythonAdmin, group_id: str) -> None:
     """Raise `SourceError` if the group has members, because they would continue from what they hold in memory."""
     group = admin.client.describe_groups([group_id])[group_id]
     state = group["group_state"]  # "Dead": the brokers do not know the group; "": they do not tell its state
@@ -141,7 +141,7 @@ def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> Non
         raise SettingsError(f"--drop {name}: must be the number of a partition, or backfill-0 for the first backfill")
 
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
-        refuse_members(admin, settings.group_id)
+        require_no_members(admin, settings.group_id)
         delete_committed_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
         drop_learned(settings, partition, confirm, delete_committed_offset)
 

@@ -3,7 +3,7 @@
 from contextlib import closing
 
 from streampca.cli.console import Confirm, ask, console
-from streampca.cli.reset import read_newest_checkpoints, refuse_members, warn_of_running_processes
+from streampca.cli.reset import read_newest_checkpoints, require_no_members, warn_of_running_processes
 from streampca.cli.worker_config import create_worker_config
 from streampca.fold.fold import FoldConfig
 from streampca.fold.partitions import partition_name
@@ -19,7 +19,7 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
-        refuse_members(admin, settings.group_id)
+        require_no_members(admin, settings.group_id)
     partitions_to_rewrite = _find_partitions_to_rewrite(checkpoints, topic_id, config)
     if not partitions_to_rewrite:
         console().print(f"nothing to adopt: no checkpoint of {settings.topic} in {settings.store} has other settings")

@@ -17,7 +17,7 @@ from streampca.cli.reset import (
     make_empty_checkpoint,
     raise_first_error,
     read_newest_checkpoints,
-    refuse_members,
+    require_no_members,
     warn_of_running_processes,
 )
 from streampca.consumer_group.committed import format_output_metadata, read_shape, read_topic_id
@@ -43,10 +43,11 @@ class AdoptedTopic(NamedTuple):
 
 
 def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | None) -> None:
-    """Let worker and transform continue in the topic of these brokers, at the offsets that the option --to names.
+    """Let worker and transform continue in a topic that was moved to other brokers, where it has another id.
 
-    To adopt the topic is to write its id and these offsets into checkpoints, and into the offsets of transform's group.
-    A killed command can be repeated: it leaves what has the topic's new id already as it is.
+    They continue at the offsets that `to`, the option --to, names. To adopt the topic, its new id and these offsets are
+    written into the workers' checkpoints, and into the committed offsets of transform's group. A killed command can be
+    repeated: a repeated command skips each partition that has the new id.
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
@@ -55,7 +56,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         adopted = AdoptedTopic(settings.topic, admin.require_topic().id, find_positions(admin, settings.topic, to))
         for group_id in groups.values():
-            refuse_members(admin, group_id)
+            require_no_members(admin, group_id)
         partitions = _find_partitions_to_adopt(checkpoints, adopted) if "worker" in groups else []
         transform_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if "transform" in groups:
@@ -93,7 +94,7 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint does not have the adopted topic's id, and print its id.
+    """Return the partitions whose newest checkpoint does not have the topic's new id, and print the id that it has.
 
     A partition without a checkpoint is returned, too. Raises `SettingsError` if no partition has a checkpoint, or if
     the adopted topic lacks a partition that has a checkpoint.
@@ -103,15 +104,16 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
         for checkpoint in read_newest_checkpoints(checkpoints)
         if not is_backfill(checkpoint.partition)
     }
+    adopted_partitions = adopted.positions.keys()  # 0, 1, … without gaps: all are there if the highest one is
     highest_learned = max(id_by_partition, default=None)  # the highest partition with a checkpoint; None without any
-    if highest_learned is None or highest_learned not in adopted.positions:
+    if highest_learned is None or highest_learned not in adopted_partitions:
         raise SettingsError(
-            f"{adopted.name} has {len(adopted.positions)} partitions here, but the store holds checkpoints of "
+            f"{adopted.name} has {len(adopted_partitions)} partitions here, but the store holds checkpoints of "
             f"{len(id_by_partition)}, the last {'none' if highest_learned is None else highest_learned}: correct store "
             "or topic, or add partitions to the topic"
         )
     partitions_to_adopt = []
-    for partition in sorted(adopted.positions):
+    for partition in sorted(adopted_partitions):
         id_before = id_by_partition.get(partition)
         if id_before != adopted.id:
             console().print(f"worker, partition {partition}: the topic's id was {id_before or 'none'}")

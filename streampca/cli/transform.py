@@ -3,7 +3,7 @@
 from functools import partial
 
 from streampca.cli.transform_start import TransformStart
-from streampca.consumer_group.events import ModelFixed
+from streampca.consumer_group.events import ModelVersionFixed
 from streampca.consumer_group.process import Process, member_process
 from streampca.consumer_group.step import Step
 from streampca.process.start import end_on_signals, stop_on_signals
@@ -35,7 +35,7 @@ def run(settings: TransformSettings) -> None:
         log_fields,
         # Called when commits fail: it tells whether brokers would accept a commit from a new client. If so, a restart
         # would help, and the process reports that it is unhealthy.
-        could_new_client_save=partial(would_brokers_accept_save, settings),
+        can_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,
     ) as process:
@@ -47,7 +47,7 @@ def run(settings: TransformSettings) -> None:
                 return
             fixed_version = start.model.version
             if fixed_version is not None:
-                process.member.notify(ModelFixed(fixed_version, start.pin_names))
+                process.member.notify(ModelVersionFixed(fixed_version, start.pin_names))
             start.model_cache.start(POLL_INTERVAL_S)
             process.do_steps(later_steps)
             transformer = _create_transformer(start, process)

@@ -35,7 +35,7 @@ _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member h
 
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
     """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
-    # The schema of outputs has fields for a single vector.
+    # Values with several vectors cannot be projected into such outputs: the schema has fields for one vector.
     output_has_schema = settings.output_format in ("avro", "protobuf")
     judge = Judge.of_projected(
         published.model.dimensions,
@@ -72,16 +72,17 @@ class TransformStart(MemberStart):
         self._models = Models(store, settings.topic)
         self._pins = Pins(store, settings.topic)
         self.model_cache = ModelCache(self._models)
+        # Once a model is loaded, `_create_codec` adds whether its dimensions have names.
         self.output_fields = OutputFields(
             emitted=settings.emitted,
             basis=settings.basis,
             with_p=settings.only_p_below is not None,
             with_label=settings.label != "",
         )
-        """The fields of outputs. Once a model is loaded, `_create_codec` adds whether its dimensions have names."""
-        p_below = settings.only_p_below  # None: no limit of p-values
+        # P-values are computed from a model's past scores. `CurrentModel` waits for a model with past scores only if it
+        # gets a limit of p-values. So if outputs have p-values, and no limit is set, the limit is the highest p-value.
+        p_below = settings.only_p_below  # None: no limit is set
         if p_below is None and self.output_fields.needs_past_scores:
-            # Given any limit, `CurrentModel` waits for a model with past scores. This limit leaves out no output.
             p_below = _HIGHEST_P
         self.model = CurrentModel(
             self.model_cache,
@@ -95,7 +96,7 @@ class TransformStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        If a step has a `check`, `streampca doctor` does that instead.
+        If a step has a `check`, `streampca doctor` runs the check instead of the step.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -152,7 +153,10 @@ class TransformStart(MemberStart):
         )
 
     def _create_codec(self) -> str:
-        """Create the codec for the dimensions of the model. Returns a sentence on what the codec decodes."""
+        """Create the codec for the model's dimensions. If they have names, let outputs have the names.
+
+        Returns a sentence on what the codec decodes.
+        """
         published = self.model.published
         self.output_fields = replace(self.output_fields, with_names=published.names is not None)
         codec = create_codec(self.settings, published)
@@ -222,9 +226,9 @@ class TransformStart(MemberStart):
         return f"this user may use {ids}"
 
     def _check_group(self) -> str:
-        """Check that the group's earlier outputs fit this topic and this model. Returns what was found.
+        """Check that the group's earlier outputs fit this topic and this model, and set `positions`.
 
-        `StartFinder.find` makes this check. It also finds the offset at which each partition continues.
+        Returns a sentence on how many partitions have a committed offset.
         """
         settings = self.settings
         self.start_finder = StartFinder(
@@ -238,10 +242,10 @@ class TransformStart(MemberStart):
         finding = self._find_committed()
         # A partition that the output topic lacks is left out: it waits until the output topic has grown.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
-        start_by_partition = self.start_finder.find(partitions).positions(partitions)
+        starts = self.start_finder.find(partitions)  # raises if the earlier outputs do not fit
         self.positions = {
             partition: start.position
-            for partition, start in start_by_partition.items()
+            for partition, start in starts.positions(partitions).items()
             if start.position >= 0  # -1: nobody has read the partition yet
         }
         return finding

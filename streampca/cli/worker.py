@@ -41,7 +41,7 @@ def run(settings: WorkerSettings) -> None:
         log_fields,
         # Called when saves fail. If brokers would accept a save from a new client, this process itself is at fault: it
         # reports that it is unhealthy.
-        could_new_client_save=partial(would_brokers_accept_save, settings),
+        can_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:
         start = WorkerStart(settings, store)

@@ -43,7 +43,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         ),
         codec=Codec(
             settings.format,
-            Judge.of(learning_config),
+            Judge.of(learning_config),  # says which vectors may be learned
             field=settings.field,
             schemas=create_schemas(settings),
             where=settings.where,

@@ -38,13 +38,14 @@ class WorkerStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        If a step has a `check`, `streampca doctor` does that instead.
+        If a step has a `check`, `streampca doctor` runs the check instead of the step.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
             *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
-            # Before the group is joined, since a member does not poll while it compiles.
+            # Compile before the group is joined, since a group removes a member that does not poll. Doctor does not
+            # compile, which takes long.
             Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
             Step("consumer group", self._find_committed, after=["topic"]),
             Step(

@@ -76,10 +76,10 @@ class Assignment(Generic[P]):
         self._to_restore: set[int] = set()
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        # A store is foreign if the group's workers have saved to another one. The first retry sets this countdown. When
-        # the countdown is over, a foreign store is refused.
+        # A store is foreign if the group's workers have saved to another store. A network folder may show old contents
+        # for a minute, so a foreign store is only reported until this countdown is over. None: nothing was retried yet.
         self._foreign_store_countdown: Countdown | None = None
-        self._must_refuse_foreign_store = False  # True: `ForeignStoreError` ends the member; False: it is only reported
+        self._must_refuse_foreign_store = False  # True once the countdown is over: `ForeignStoreError` ends the member
         self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
@@ -104,7 +104,7 @@ class Assignment(Generic[P]):
         self._end_restore_attempt()  # the next retry restores the partitions that are left
         self._to_restore -= set(partitions)
         self._forget(partitions)
-        # Partitions that were never restored are named, too: they are no longer reported as stalled.
+        # Name the partitions that were not restored, too, so that nobody reports them as stalled any more.
         self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:
@@ -116,8 +116,8 @@ class Assignment(Generic[P]):
 
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on."""
-        # The source reads from the positions again, so checks of first records begin anew. Once a record of a partition
-        # was handled, the partition is not checked any more.
+        # The source reads from the positions again. If no record of a partition was handled yet, the check of its first
+        # records begins anew. Other partitions need no check.
         self._first_records.forget(partitions)
         without_handled_records = [partition for partition in partitions if self.progress[partition].is_first_start]
         self._first_records.begin_checks(without_handled_records)
@@ -157,8 +157,8 @@ class Assignment(Generic[P]):
         """Pause a partition whose records cannot be decoded for now; `retry_when_due` resumes it."""
         partition = undecoded.partition
         self._in_flight.drop_decodings(partition)  # later records must not be handled before these
-        # Earlier records may be in flight, already decoded. Handle them, so that the position is behind them: the retry
-        # reads from the position on.
+        # Earlier records may be in flight, already decoded. Handle them now, so that the position is past them: the
+        # retry reads from the position on.
         self._in_flight.finish(partition)
         self._source.pause(frozenset({partition}))
         self._undecoded_partitions.add(partition)
@@ -168,43 +168,42 @@ class Assignment(Generic[P]):
     def skip_lost_records(self, event: OutOfRange) -> None:
         """Resume a partition after the records that its log has lost. Raises `OffsetGapError`."""
         partition = event.partition
-        if not self._is_loss_relevant(event):
+        if self._can_ignore_loss(event):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        # A truncated log has lost records that were handled, from `diverged` on. If `diverged` is None, the lost
-        # records begin at our position.
+        # If the log was truncated and has grown again, it has lost handled records, from the offset `diverged` on.
+        # Otherwise, `diverged` is None, and the lost records begin at our position.
         diverged = event.diverged
         lost_from = progress.position if diverged is None else diverged
-        # No offset may be handled twice.
+        # Resume at our position or later, so that no offset is handled twice.
         resume_at = max(self._policy.choose_resume_offset(event), progress.position)
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=diverged is not None))
 
-    def _is_loss_relevant(self, event: OutOfRange) -> bool:
-        """Return whether the log was truncated, or has deleted the next record to handle.
+    def _can_ignore_loss(self, event: OutOfRange) -> bool:
+        """Return whether this member needs none of the records that the log has lost. There are two cases:
 
-        If the log has deleted only earlier records, none of them is still needed. `event.position` is the offset that
-        the source has asked for. It may be earlier than our position.
+        1. This member has handled no record of the partition yet.
+        2. Retention has deleted only records before our position.
         """
         our_position = self.progress[event.partition].position
-        # The position is -1 if no record was read. Records that are held back were not handled, and are read again.
+        # 1. The position is -1 if no record was read. First records that are held back were read, but not handled.
         has_handled_none = our_position < 0 or self._first_records.holds_back(event.partition)
-        if has_handled_none:
-            return False
-        # The source has asked for a deleted record, but the record at our position is still there.
+        # 2. The source has asked for the record at `event.position`, which was deleted. Our position is later, and its
+        # record is still there.
         has_deleted_only_earlier_records = event.position < event.earliest <= our_position
-        return not has_deleted_only_earlier_records
+        return has_handled_none or has_deleted_only_earlier_records
 
     def retry_when_due(self, now: float) -> None:
         """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
 
-        Raises `ForeignStoreError` if the store has been another group's for a minute.
+        Raises `ForeignStoreError` if the store is still another group's after a minute of retries.
         """
         self._continue_restore(now)
         self._resume_undecoded(now)
-        partitions_to_reread = self._first_records.take_due(now)
+        partitions_to_reread = self._first_records.take_due(now)  # their first records need not be held back any more
         if partitions_to_reread:
             self._seek(partitions_to_reread)
 
@@ -216,43 +215,42 @@ class Assignment(Generic[P]):
         self._reset_foreign_store_countdown()
 
     def _reset_foreign_store_countdown(self) -> None:
-        """Tolerate a foreign store again. The next retry sets a new countdown."""
+        """Tolerate a foreign store again, until a new countdown is over. The countdown begins with the next retry."""
         self._foreign_store_countdown = None
         self._must_refuse_foreign_store = False
 
     def _check_foreign_store_countdown(self, now: float) -> None:
-        """Note whether a foreign store must be refused now: if the countdown was set, and is over.
-
-        A store is not refused at once, since a network folder may show old contents for a minute.
-        """
+        """Note whether a foreign store must be refused from now on, since the countdown is over."""
         countdown = self._foreign_store_countdown
         self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
 
     def _continue_restore(self, now: float) -> None:
-        """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time."""
+        """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time.
+
+        For the first minute of such retries, a foreign store is only reported. Then raises `ForeignStoreError`.
+        """
         if self._restore_attempt is None and self._to_restore:
+            if self._foreign_store_countdown is None:  # this is the first retry
+                self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
             self._begin_attempt_when_due(now)
         self._check_foreign_store_countdown(now)
         if self._restore_attempt is not None:
             self._do_restore_step(self._restore_attempt)
 
     def _begin_attempt_when_due(self, now: float) -> None:
-        """Begin the next attempt to restore the remaining partitions if the pause after the last attempt is over.
+        """Begin another attempt to restore the remaining partitions if the pause after the last attempt is over.
 
-        The first call sets a countdown of a minute. Until it is over, a store with another id than the group's is
-        tolerated.
+        Each pause is twice as long as the one before, up to ten seconds.
         """
-        if self._foreign_store_countdown is None:
-            self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
         if self._retry_pause.is_over(now):
             next_pause_s = min(2 * self._retry_pause.seconds, _LONGEST_PAUSE_S)
             self._retry_pause = Countdown(next_pause_s)
             self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
 
     def _do_restore_step(self, attempt: Generator[Mapping[int, P], None, None]) -> None:
-        """Do one step of an attempt, and begin to read the partitions that it has restored.
+        """Do one step of an attempt, and begin to read the partitions that the step has restored.
 
-        If the step fails, report it; `_begin_attempt_when_due` begins the next attempt.
+        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one.
         """
         try:
             restored = next(attempt)

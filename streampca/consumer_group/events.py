@@ -100,8 +100,8 @@ class TransactionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFixed:
-    """The member projects with this version alone; `pins` are the names that hold it now."""
+class ModelVersionFixed:
+    """The setting `model_version` lets the member project with this version alone; `pins` are its pins now."""
 
     version: int
     pins: Sequence[str]
@@ -137,8 +137,8 @@ class ElementsReordered:
 
 
 @dataclass(frozen=True, slots=True)
-class NamesWithoutNumbers:
-    """None of the first records has a number under some names in `field`."""
+class FieldNamesWithoutNumbers:
+    """No record so far has a number under some of the names in the setting `field`; they may be misspelt."""
 
     message: str
 
@@ -233,8 +233,8 @@ PartitionEvent = BatchLearned | BatchTransformed | PartitionStalled | OffsetsSki
 
 MemberEvent = (
     PartitionEvent | StartDelayed | RestoreBegun | PartitionsAssigned | RestoreFailed | PartitionsReleased
-    | TransactionEnded | ModelFixed | RecordRejected | RecordsSkipped | ElementsReordered | NamesWithoutNumbers
-    | CheckpointPostponed | ModelPublished
+    | TransactionEnded | ModelVersionFixed | RecordRejected | RecordsSkipped | ElementsReordered
+    | FieldNamesWithoutNumbers | CheckpointPostponed | ModelPublished
     | PublishFailed | PartitionsMissing | LoopTicked | MemberStopping | MemberEnded
 )  # fmt: skip
 

@@ -73,8 +73,8 @@ class FirstRecords:
     def check(self, batch: Vectors) -> bool:
         """Check a batch if it holds first records of its partition, and return whether the batch may be handled.
 
-        If it may not, its records are held back: the caller drops them, and reads them again when `take_due` returns
-        the partition. Raises `RejectLimitError`.
+        If the batch may not be handled, its records are held back: the caller drops them, and reads them again when
+        `take_due` returns the partition. Raises `RejectLimitError`.
         """
         partition_check = self._checks.get(batch.partition)
         if partition_check is None:  # the first records were handled before
@@ -85,8 +85,8 @@ class FirstRecords:
         if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Only records that do not name their type have samples. Without such records, nothing is held back.
-        has_untyped_records = bool(partition_check.samples)
+        # Too few records were checked so far. Hold the batch back for a minute, unless all records name their type.
+        has_untyped_records = bool(partition_check.samples)  # `_check_type` samples only records without a type
         may_be_handled = partition_check.is_wait_over or not has_untyped_records
         partition_check.is_held_back = not may_be_handled
         return may_be_handled
@@ -113,10 +113,11 @@ class FirstRecords:
         """
         records = _select_unchecked(partition_check, batch)
         partition_check.checked += len(records)
+        # When this batch is read again, its records are not checked a second time.
         partition_check.next_to_check = max(partition_check.next_to_check, batch.next)
-        # The type is checked with samples of the numbers. Records that name their type have no sample.
+        # Take samples of the numbers, except from values that name the type of their numbers.
         partition_check.samples += self._type_checker.sample_untyped(records)
-        why_wrong_type = self._type_checker.explain_wrong_type(partition_check.samples)
+        why_wrong_type = self._type_checker.explain_wrong_type(partition_check.samples)  # "": the type may be right
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records do not look like the numbers that "

@@ -46,10 +46,10 @@ def why_not_ready(state: MemberState, now: float) -> Failure | None:
     connection = state.connection
     if connection is None:  # not known yet
         return Failure("group", no_place)
-    # If the member is connected, the cause is an error that keeps it from joining the group.
-    is_joining = connection.connected and not connection.cause
-    if is_joining:
+    is_still_joining = connection.connected and not connection.cause  # brokers answer, and there was no error
+    if is_still_joining:
         return Failure("group", no_place)
+    # The cause is why no broker answers or, if a broker answers, an error that keeps the member from joining the group.
     cause = connection.cause or NO_ANSWER
     kind = "certificate" if "certificate" in cause else "broker"
     return Failure(kind, f"{no_place}: {cause}")

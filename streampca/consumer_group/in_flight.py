@@ -7,8 +7,8 @@ The loop alone touches the source, dead letters, transactions and folds; it subm
 - Results are handled in the order of submission over all partitions, whichever thread ends first.
 - Records are submitted for decoding before the results of earlier records were handled, so that threads have something
   to do while the loop polls.
-- The work of a partition is chained: each task gets the result of the task before, so that it need not wait until the
-  loop has handled this result.
+- Work is what learns or projects decoded records. The work of a partition is chained: each task gets the result of the
+  work before, so that it need not wait until the loop has handled this result.
 - The results of dropped tasks are never handled, though their functions may still run to the end. Nothing of them was
   sent, so their records can be read again.
 """
@@ -46,7 +46,7 @@ class _Task:
 class _Decoding(_Task):
     """A task that decodes records."""
 
-    records: Records
+    batch: Records
 
 
 class InFlight(Generic[R]):
@@ -63,8 +63,8 @@ class InFlight(Generic[R]):
         """At most `limit_bytes` are in flight; the records of one poll may exceed it.
 
         `decode` returns `Undecoded` if the records cannot be decoded for now. It may decode only the first of the
-        records; it is called again for the rest. `check_threads` raises the error of a dead thread. The simulation
-        replaces `new_future`.
+        records; then it is called again for the rest. `check_threads` raises the error of a dead thread. Tests that
+        simulate time pass their own `new_future`.
         """
         self._executor = executor
         self._decode_records = decode
@@ -73,8 +73,9 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
-        # By partition: the result of the newest task that learns or projects. Absent once the loop has handled it.
-        self._newest_unhandled_work: dict[int, Future[R]] = {}
+        # By partition: the result of its newest work, from which its next work continues. A result that the loop has
+        # handled is removed: the next work then continues from what the loop has.
+        self._result_to_continue: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
@@ -86,8 +87,8 @@ class InFlight(Generic[R]):
                 oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # `OutOfRange` comes last. Its handler finishes or drops what is in flight of the partition, so the records of
-        # the same poll must be in flight before.
+        # The caller must handle `OutOfRange` after the records of the same poll: its handler finishes or drops all that
+        # is in flight of the partition, and would miss records that are not in flight yet. False is sorted before True.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
@@ -95,15 +96,15 @@ class InFlight(Generic[R]):
         task = _Decoding(records.partition, records.nbytes, self._new_future(), handle, records)
         self._submit(task, partial(self._decode_records, records))
 
-    def work(
+    def submit_work(
         self, partition: int, nbytes: int, function: Callable[[R | None], R], handle: Callable[[R], object]
     ) -> None:
         """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
-        The function gets the result of the partition's previous work. It gets None if the loop has handled this result
-        already: then the caller knows the result.
+        The function gets the result of the partition's previous work, or None if `handle` has already given this result
+        to the loop: then the function continues from what the loop has now.
         """
-        previous_work = self._newest_unhandled_work.get(partition)  # None: the loop has handled its result
+        previous_work = self._result_to_continue.get(partition)  # None: the loop has handled its result
 
         def continue_previous_work() -> R:
             # The previous work has ended. If it has failed, this raises its error again.
@@ -112,7 +113,7 @@ class InFlight(Generic[R]):
 
         task = _Task(partition, nbytes, self._new_future(), handle)
         self._submit(task, continue_previous_work)
-        self._newest_unhandled_work[partition] = task.future
+        self._result_to_continue[partition] = task.future
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""
@@ -131,7 +132,7 @@ class InFlight(Generic[R]):
         """Drop what is in flight of these partitions, which will be read again."""
         self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
-            self._newest_unhandled_work.pop(partition, None)  # the next work must not continue from a dropped result
+            self._result_to_continue.pop(partition, None)  # the next work must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()
@@ -172,25 +173,26 @@ class InFlight(Generic[R]):
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # The handler below gives this result to the loop. If no newer work of the partition was submitted, the next
-        # work gets None (see `work`).
-        is_newest_work = self._newest_unhandled_work.get(task.partition) is task.future
+        # Each work of a partition continues from the result of the work before. If this task is the newest work, the
+        # loop gets its result now, and the next work continues from what the loop has.
+        is_newest_work = self._result_to_continue.get(task.partition) is task.future
         if is_newest_work:
-            del self._newest_unhandled_work[task.partition]
+            del self._result_to_continue[task.partition]
         if isinstance(task, _Decoding) and isinstance(result, Vectors):
-            self._decode_rest(task, decoded=result)
+            self._decode_rest(task, decoded=result)  # does nothing if all records were decoded
         task.handle(result)
 
     def _decode_rest(self, decoding: _Decoding, decoded: Vectors) -> None:
-        """If only the first records were decoded, decode the rest, before all later records of the partition."""
-        batch = decoding.records
+        """If only the first records of a batch were decoded, decode the rest, before later batches of the partition."""
+        batch = decoding.batch
         is_all_decoded = decoded.next == batch.next
         if is_all_decoded:
             return
-        rest = replace(batch, records=batch.records[len(decoded.records) :])
-        # Take the later records out of the queue, and add them again after the rest.
+        decoded_count = len(decoded.records)
+        rest = replace(batch, records=batch.records[decoded_count:])
+        # Drop the decoding of the later batches, and add it again after the rest.
         later_decodings = self._decodings_of(decoding.partition)
         self.drop_decodings(decoding.partition)
         self.decode(rest, decoding.handle)
         for later in later_decodings:
-            self.decode(later.records, later.handle)
+            self.decode(later.batch, later.handle)

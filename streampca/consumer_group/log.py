@@ -10,9 +10,9 @@ import structlog
 from streampca.consumer_group.events import (
     CheckpointPostponed,
     ElementsReordered,
+    FieldNamesWithoutNumbers,
     LoopTicked,
     MemberStopping,
-    NamesWithoutNumbers,
     OffsetsSkipped,
     PartitionsAssigned,
     PartitionsMissing,
@@ -89,7 +89,7 @@ class MemberLog(Observer):
             case ElementsReordered(message) if not self._has_warned_of_reordered_elements:
                 self._has_warned_of_reordered_elements = True
                 log.warning("elements change their places", message=message)
-            case NamesWithoutNumbers(message):  # the loop reports this event only once
+            case FieldNamesWithoutNumbers(message):  # some names in `field`; the loop reports them only once
                 log.warning("names without numbers", message=message)
             case OffsetsSkipped(partition, lost_from, to, truncated):
                 happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
@@ -164,14 +164,14 @@ class MemberLog(Observer):
         self._next_restoring_log_at = now + self._restoring_pause_s
 
     def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
-        """Log progress once a minute, or why no messages arrive, unless the last line said the same."""
+        """Log progress once a minute. If no messages have arrived, log why, unless the last line said the same."""
         seconds = now - max(self._last_progress_at, state.started.monotonic_s)
         if seconds < _PROGRESS_EVERY_S:
             return
         messages = state.messages - self._messages_at_last_progress
         fields = self._progress_fields(state)
         if messages:
-            activity = self.activity
+            activity = self.activity  # such as "learning"
             log.info(activity, messages=messages, per_second=round(messages / seconds, 1), **fields)
         else:
             activity = _why_no_messages(state, status)

@@ -36,17 +36,18 @@ class Member:
         self,
         observers: Sequence[Observer],
         save_due_after_s: float,
-        could_new_client_save: Callable[[str], bool],
+        can_new_client_save: Callable[[str], bool],
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`could_new_client_save(step)` asks brokers with a new Kafka client, and returns whether a save could succeed.
+        """A record should be saved `save_due_after_s` after it was read.
 
-        `step` is the step of a save at which brokers do not answer the member's own client: "dead letters", "topic" or
-        "transaction". The call may take seconds.
+        If brokers do not answer the member's client at a step of a save ("dead letters", "topic" or "transaction"), the
+        member calls `can_new_client_save(step)`. The call asks the brokers with a new Kafka client, which may take
+        seconds, and returns whether they would accept a save. If so, restarting the process helps.
         """
         self._observers = observers
-        self._could_new_client_save = could_new_client_save
+        self._can_new_client_save = can_new_client_save
         self._clock = clock
         self._unix_clock = unix_clock
         now = self.now()
@@ -75,7 +76,7 @@ class Member:
 
     def _try_new_client(self, state: MemberState, now: float) -> MemberState:
         """Return the state with the result of trying whether a new Kafka client could save."""
-        is_answered = self._could_new_client_save(state.saving.unanswered_step)
+        is_answered = self._can_new_client_save(state.saving.unanswered_step)
         return state._replace(saving=state.saving.after_new_client(now, is_answered=is_answered))
 
     def __enter__(self) -> Self:

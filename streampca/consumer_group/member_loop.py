@@ -19,7 +19,7 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
-        """`seen_names` collects the names in the setting `field` under which some record has had a number."""
+        """`seen_names` notes which names in the setting `field` have had a number in any record."""
         self._source = source
         self._in_flight = in_flight
         self._notify = notify
@@ -40,7 +40,7 @@ class MemberLoop(ABC):
             while self._stop_cause is None:
                 watchdog.tick()
                 self._turn(clock)
-                self._warn_of_names_without_numbers(clock)  # once: such a name in `field` may be misspelt
+                self._warn_of_names_without_numbers(clock)  # at most once
                 self._notify(events.LoopTicked(self._source.status(), self._is_saving))
         except StreampcaError as error:
             self.stop(str(error))
@@ -58,12 +58,15 @@ class MemberLoop(ABC):
         self._in_flight.handle_ended()
 
     def _warn_of_names_without_numbers(self, clock: Callable[[], float]) -> None:
-        """Once enough records were read, report the names in `field` under which no record has had a number."""
+        """Once enough records were read, report the names in `field` without a number in any of them.
+
+        Such a name may be misspelt.
+        """
         if not self._name_check.is_checking:
             return
         message = self._name_check.find_warning(clock())
-        if message:
-            self._notify(events.NamesWithoutNumbers(message))
+        if message:  # "": too few records so far, or no such name
+            self._notify(events.FieldNamesWithoutNumbers(message))
 
     @property
     def _is_saving(self) -> bool:

@@ -14,8 +14,8 @@ from streampca.consumer_group.events import (
     MemberEnded,
     MemberEvent,
     MemberStopping,
-    ModelFixed,
     ModelPublished,
+    ModelVersionFixed,
     PartitionsAssigned,
     PartitionsMissing,
     PartitionsReleased,
@@ -35,7 +35,7 @@ from streampca.sources.events import SourceStatus
 # much: a second one often follows it.
 _STANDBY_AFTER_S = 10.0
 
-_ENDED = ""  # in place of the cause of a problem: the problem has ended
+_ENDED = ""  # in place of the cause of a problem: the problem has ended, or there was none
 
 # Type of an event → the keys of the problems in `MemberState.problems` that each such event ends.
 _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
@@ -99,7 +99,7 @@ class MemberState(NamedTuple):
     committed: Mapping[str, int] = {}  # of transform: records of all committed transactions, by outcome
     committed_at: float | None = None  # of transform, seconds since 1970
     model_version: int | None = None  # published last by a worker, or used last by transform
-    fixed_version: int | None = None  # of the only model that transform may use
+    fixed_version: int | None = None  # the only version that transform may use; None: `model_version` names none
 
     @property
     def why_no_model(self) -> str | None:
@@ -140,7 +140,7 @@ class MemberState(NamedTuple):
                 return self._replace(committed=Counter(self.committed) + Counter(counts), committed_at=now.unix_s)
             case ModelPublished(model):
                 return self._replace(model_version=model.version)
-            case ModelFixed(version):
+            case ModelVersionFixed(version):  # transform may use only this version
                 return self._replace(fixed_version=version)
             case MemberStopping(cause):
                 return self._replace(stop_cause=cause)
@@ -162,7 +162,8 @@ class MemberState(NamedTuple):
             return ticked._replace(is_member=status.member, membership_since=now.monotonic_s)
         is_membership_settled = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
         if is_membership_settled:
-            # `PartitionsAssigned` sets `has_joined` earlier. A standby gets no partitions, but has joined, too.
+            # A member with partitions has joined since `PartitionsAssigned`. A standby is a member without partitions:
+            # it has joined now.
             return ticked._replace(has_joined=self.is_member)
         return ticked
 
@@ -178,26 +179,27 @@ class MemberState(NamedTuple):
     def _problems_after(self, event: MemberEvent, new_state: "MemberState", now: float) -> Mapping[type, Problem]:
         """Return the problems after an event; `new_state` has the partitions and saves after the event."""
         problems = dict(self.problems)
-        for key, cause in self._find_new_causes(event, new_state).items():
-            if cause:
+        for key, cause in self._find_changed_causes(event, new_state).items():
+            if cause == _ENDED:
+                problems.pop(key, None)
+            else:
                 since = problems[key].since if key in problems else now
                 problems[key] = Problem(cause, since)
-            else:
-                problems.pop(key, None)
         return problems
 
-    def _find_new_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
+    def _find_changed_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
         """Return the cause of each problem that an event reports, and `_ENDED` for each problem that the event ends.
 
-        The keys of the result are those of `problems`. A problem whose key is absent stays as it is.
+        The keys are those of `problems`. Problems that the event does not change are left out.
         """
         # Problems that any event of this type ends.
         causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), _ENDED)
-        # Each stalled partition is reported. The problem ends when no partition is stalled any more.
+        # `PartitionStalled` reports one partition. The problem ends when no partition is stalled any more.
         if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
             causes[PartitionStalled] = _ENDED
         match event:
-            # These events report their own problem. An empty cause ends it, such as that no partition is missing.
+            # The problem has the type of the event. The cause of `PartitionsMissing` or `MemberEnded` may be `_ENDED`:
+            # no partition is missing any more, or no error has ended the member.
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
@@ -206,34 +208,38 @@ class MemberState(NamedTuple):
                 causes[type(event)] = cause
             case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = _ENDED
-            # The event reports one partition. The problem ends when the postponed records of all partitions are saved.
-            case CheckpointSaved() if self._are_postponed_records_saved(new_state):
+            # `CheckpointSaved` reports one partition. The problem ends when the postponed records of all are saved.
+            case CheckpointSaved() if self._has_postponed_save_succeeded(new_state):
                 causes[CheckpointPostponed] = _ENDED
             case LoopTicked(status=status):
-                causes |= self._find_new_causes_of_tick(status, new_state.saving)
+                causes |= self._find_changed_causes_of_tick(status, new_state.saving)
         return causes
 
-    def _find_new_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[type, str]:
-        """Return the causes of the two problems that a tick of the loop shows; `_ENDED` for each that has ended."""
+    def _find_changed_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[type, str]:
+        """Return the cause of each of the two problems that a tick of the loop shows, or `_ENDED` if it has ended.
+
+        A problem that has not changed is left out.
+        """
         causes: dict[type, str] = {}
         if status.connected:
             causes[NO_BROKER_ANSWERS] = _ENDED
         elif self.was_assigned:
             causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
         had_stopped = SAVING_HAS_STOPPED in self.problems
-        if not saving.overdue_s:
+        if not saving.overdue_s:  # no save is overdue
             causes[SAVING_HAS_STOPPED] = _ENDED
         elif saving.has_stopped and not had_stopped:  # later ticks do not change the first cause
             causes[SAVING_HAS_STOPPED] = saving.cause
         return causes
 
-    def _are_postponed_records_saved(self, new_state: "MemberState") -> bool:
-        """Return whether a save was postponed, and all records that were unsaved then are saved in `new_state`."""
-        failure = self.problems.get(CheckpointPostponed)
-        if failure is None:
+    def _has_postponed_save_succeeded(self, new_state: "MemberState") -> bool:
+        """Return whether all records of a postponed save are saved in `new_state`. False if no save was postponed."""
+        postponed = self.problems.get(CheckpointPostponed)
+        if postponed is None:
             return False
         oldest_unsaved_read_at = new_state.partitions.unsaved_since
         if oldest_unsaved_read_at is None:  # all records are saved
             return True
-        # The postponed records were read before the failure. They are saved if all unsaved records were read later.
-        return oldest_unsaved_read_at >= failure.since
+        # The postponed records were read before the save was postponed. If all records that are unsaved now were read
+        # later, the postponed ones are saved.
+        return oldest_unsaved_read_at >= postponed.since

@@ -29,14 +29,16 @@ class MemberMetrics(Observer):
     """The metrics of one member and its partitions, in a registry of their own; the topic is a label of each."""
 
     def __init__(self, role: str, topic: str, prefix: str, table: MetricsTable) -> None:
+        """`table` holds the metrics that only this role has."""
         self.registry: CollectorRegistry = LabelledRegistry(role, topic=topic)
         ProcessCollector(registry=self.registry)
         self.store = StoreMetrics()
         self.store.register(self.registry)
         self._metrics: dict[str, Any] = {}
         self._by_partition: list[Any] = []  # the gauges with the label `partition`
-        for (metric_type, labels), help_texts in [*MEMBER_METRICS.items(), *table.items()]:
-            for name, help_text in help_texts.items():
+        # An item of a table: type and labels of its metrics, then the help text of each metric by its name.
+        for (metric_type, labels), help_by_name in [*MEMBER_METRICS.items(), *table.items()]:
+            for name, help_text in help_by_name.items():
                 metric = metric_type(prefix + name, help_text, labels, registry=self.registry)
                 self._metrics[name] = metric
                 if labels == PARTITION:

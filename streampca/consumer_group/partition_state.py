@@ -35,19 +35,22 @@ class PartitionState(NamedTuple):
     fold: "Fold | None" = None  # of a worker, after the last batch; None: no batch yet, or a member of transform
 
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
-        """Return the state after an event of this partition; `now` is in monotonic seconds."""
+        """Return the state after an event of this partition; `now` is in monotonic seconds.
+
+        `unsaved_since` is when the oldest record that no save contains was read; None if all records are saved.
+        """
         match event:
             case PartitionStalled(lag=lag):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._keep_unsaved_since_unless_all_saved(),
+                    unsaved_since=self._correct_unsaved_since(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._keep_unsaved_since_unless_all_saved())
+                return self._replace(position=to, unsaved_since=self._correct_unsaved_since())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
-                # When the records after the checkpoint were read is not known. They count as read now.
+                # Records after the checkpoint count as read now: when they were read is not known.
                 unsaved_since = None if is_all_saved else now
                 return self._replace(saved_up_to=fold.position, unsaved_since=unsaved_since)
             case BatchLearned() | BatchTransformed():
@@ -55,15 +58,15 @@ class PartitionState(NamedTuple):
                     position=event.next,
                     lag=event.lag,
                     stalled_since=None,
-                    unsaved_since=now if self.unsaved_since is None else self.unsaved_since,
+                    unsaved_since=now if self.unsaved_since is None else self.unsaved_since,  # the older one counts
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _keep_unsaved_since_unless_all_saved(self) -> float | None:
-        """Return `unsaved_since`; None if all records before the position are saved.
+    def _correct_unsaved_since(self) -> float | None:
+        """Return `unsaved_since` or, if all records before the position are saved, None.
 
-        After a failed transaction, the position is the saved one again, but `unsaved_since` is still set. So the
-        positions are compared.
+        `unsaved_since` may be outdated: after a failed transaction, the position is the saved one again, but
+        `unsaved_since` is still set.
         """
         is_all_saved = self.position == self.saved_up_to
         return None if is_all_saved else self.unsaved_since

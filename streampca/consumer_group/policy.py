@@ -86,27 +86,29 @@ class MemberPolicy:
         If records were replaced or removed, `on_offset_gap` decides: "fail" raises `OffsetGapError`.
         """
         was_replaced = event.diverged is not None
-        # The position is not before the first record, so it was beyond the end. The position is not compared with
-        # `event.latest`, since the log may have grown in the meantime.
-        was_beyond_end = not was_replaced and event.position >= event.earliest
+        was_removed = event.position < event.earliest
+        # The case "beyond the end" is what is left. `event.latest` does not show it: the log may have grown since.
+        was_beyond_end = not was_replaced and not was_removed
         if was_beyond_end or self.on_offset_gap == "fail":
             raise OffsetGapError(self._describe_gap(event))
         if self.on_offset_gap == "latest":
             return event.latest
-        # New records at offsets before the position are not read: no offset may count twice.
-        return event.position if was_replaced else event.earliest
+        if was_replaced:
+            # The new records before the position are left out: no offset may count twice.
+            return event.position
+        return event.earliest
 
     def _describe_gap(self, event: OutOfRange) -> str:
-        """Say why the log does not hold the next record, and what to do."""
+        """Say why the log does not hold the next record, and what to do. See the cases of `choose_resume_offset`."""
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        if event.diverged is not None:
+        if event.diverged is not None:  # replaced: at this offset, the log holds another record now
             return (
                 f"{where} follows records that are not in the log any more: the log was cut at offset "
                 f"{event.diverged} or before and has grown again, so records that were read are gone and others were "
                 f"not read; start over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest "
                 "to continue"
             )
-        if event.position >= event.earliest:
+        if event.position >= event.earliest:  # neither replaced nor removed
             return (
                 f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
                 f"were read are gone from the broker (it lost data); start over with {self.settings_to_start_over}"

@@ -73,7 +73,7 @@ class MemberApp:
             await _answer(send, 404, "there are /metrics, /healthz and /readyz")
 
     async def _answer_metrics(self, authorization: str, scope: Any, receive: Any, send: Send) -> None:
-        """Answer with the metrics. If there are tokens, the request needs one for them."""
+        """Answer with the metrics. If tokens are configured, the request needs a token with the scope `metrics`."""
         try:
             if self._tokens:
                 self._tokens.require_scope("metrics", authorization)

@@ -72,15 +72,15 @@ def member_process(
     metrics: MemberMetrics,
     member_log: MemberLog,
     log_fields: Mapping[str, str],
-    could_new_client_save: Callable[[str], bool],
+    can_new_client_save: Callable[[str], bool],
     save_after_s: float,
     output_topic: str | None = None,
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    A record should be saved `save_after_s` after it was read. If saves stop because brokers do not answer a step of a
-    save, such as "topic", `could_new_client_save(step)` returns whether brokers answer this step to a new Kafka client.
-    Then a restart helps, so the member's health check fails. Only transform has an output topic.
+    A record should be saved `save_after_s` after it was read. If saves stop because brokers do not answer at a step,
+    such as "topic", `can_new_client_save(step)` asks them with a new Kafka client. If it returns True, the health check
+    fails, so that the process is restarted. Only transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None
@@ -93,7 +93,7 @@ def member_process(
         if prepared.tracer:
             spans = BatchSpans(prepared.tracer, settings.topic, settings.group)
             observers.append(spans)
-        member = Member(observers, save_after_s, could_new_client_save)
+        member = Member(observers, save_after_s, can_new_client_save)
         bad_records = f"to {settings.dead_letter_topic}" if settings.dead_letter_topic else settings.on_bad_record
         with member_port(settings.host, settings.metrics_port, metrics.registry, member, tls_context, tokens) as url:
             log.info(

@@ -31,9 +31,9 @@ class Saving(NamedTuple):
     failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    # When to try next whether brokers answer a new Kafka client, and whether they did when it was tried last.
-    try_new_client_at: float = 0.0
-    was_new_client_answered: bool = False
+    # While brokers do not answer the member's client, a new Kafka client is tried from time to time.
+    try_new_client_at: float = 0.0  # when to try it next
+    was_new_client_answered: bool = False  # whether brokers have answered it when it was tried last
 
     @property
     def has_stopped(self) -> bool:
@@ -46,14 +46,14 @@ class Saving(NamedTuple):
 
     @property
     def unanswered_step(self) -> str:
-        """If saves have stopped because brokers do not answer, the step that they do not answer, such as "topic".
+        """The step of a save at which brokers do not answer, such as "topic", if saves have stopped for this reason.
 
-        "" if saves have not stopped, or for another reason.
+        "" if saves have not stopped, or have stopped for another reason.
         """
         if not self.has_stopped or not self._failures_now:
             return ""
-        step, newest_cause = list(self._failures_now.items())[-1]
-        # The step "dead letters" fails only if brokers do not answer, whatever the cause says.
+        step, newest_cause = list(self._failures_now.items())[-1]  # the newest failure comes last
+        # The step "dead letters" fails only if brokers do not answer, so its cause need not say so.
         is_unanswered = step == "dead letters" or NO_ANSWER in newest_cause
         return step if is_unanswered else ""
 
@@ -63,16 +63,19 @@ class Saving(NamedTuple):
         return _add_failure(self.failures, "store", _NO_ANSWER_YET) if self.is_saving else self.failures
 
     def after(self, event: MemberEvent, partitions: PartitionStates, now: float) -> "Saving":
-        """Return how saving stands after an event; `partitions` are the states after the event."""
+        """Return how saving stands after an event; `partitions` are the states after the event.
+
+        A failure is noted under the step of a save that has failed.
+        """
         match event:
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
-                # A save has succeeded, so whether brokers answer a new client does not matter any more.
+                # A save has succeeded: brokers answer the member's client, so what a new client gets does not matter.
                 return self._replace(failures={}, was_new_client_answered=False)
             case TransactionEnded(cause=cause):  # it was not committed
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
             case RestoreFailed(cause=cause):
-                # After a failed transaction, partitions are restored before the next transaction begins. So a failed
-                # restore counts as a failure of the next transaction.
+                # Transform restores its partitions after a failed transaction, before the next one begins. So a failed
+                # restore counts as a failure of the step "transaction".
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
             case CheckpointPostponed(cause=cause, waits_for=step):
                 return self._replace(failures=_add_failure(self.failures, step, cause))

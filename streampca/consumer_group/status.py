@@ -53,21 +53,21 @@ class StatusReports(Observer):
         self,
         reports: ProcessStatuses,
         name: str,
-        output_topic: str | None = None,  # of a member of transform; None: a worker
+        output_topic: str | None = None,  # a member of transform has one; None: the member is a worker
         group: str | None = None,
         executor: Executor | None = None,
     ) -> None:
         self._reports = reports
         self._name = name
         self._group = group
-        # Two groups of workers should not use one store, so a worker warns of another group, once. Groups of transform
-        # may share a store.
-        self._must_check_for_other_groups = output_topic is None
         self._output_topic = output_topic
+        # A worker warns once if another group of workers uses its store. Groups of transform may share a store.
+        is_worker = output_topic is None
+        self._must_check_for_other_groups = is_worker
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="status")
-        self._writing: Future[None] | None = None
-        self._next_report = 0.0
-        self._samples: deque[_Sample] = deque()  # at the last reports
+        self._writing: Future[None] | None = None  # ends when the thread has written the last report; None: no report
+        self._next_report = 0.0  # when the next report is due, in monotonic seconds
+        self._samples: deque[_Sample] = deque()  # the counts of messages at the last reports, for their rate
 
     def begin(self, state: MemberState) -> None:
         """Remove the reports of processes that have ended long ago, and write the first report."""
@@ -143,11 +143,10 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    # The field `trouble` leaves out problems that are reported elsewhere. A problem's key is a constant, or the type of
-    # the event that has reported the problem.
-    problems = dict(state.problems)
-    problems.pop(SAVING_HAS_STOPPED, None)  # reported by metrics and health
-    if state.why_no_model:  # the start is delayed until there is a model: `TransformStatus.awaits` reports this
+    problems = dict(state.problems)  # by kind of problem
+    # Leave out two problems that are reported elsewhere.
+    problems.pop(SAVING_HAS_STOPPED, None)  # metrics and health report it
+    if state.why_no_model:  # transform waits for its first model; the field `awaits` of its status reports it
         problems.pop(StartDelayed, None)
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
@@ -175,9 +174,9 @@ def _find_phase(state: MemberState, now: float, working: Phase) -> Phase:
 
 
 def _make_partition_status(partition: PartitionState) -> PartitionStatus:
-    """Return the status of one partition; of a worker, with the counts of its fold."""
+    """Return the status of one partition. For a worker, it also has the counts of the partition's fold."""
     fold = partition.fold
-    if fold is None:  # nothing was learned
+    if fold is None:  # a worker has learned no batch yet, or the member is one of transform
         return PartitionStatus(position=partition.position, lag=partition.lag)
     return PartitionStatus(
         position=partition.position,
@@ -191,9 +190,10 @@ def _make_partition_status(partition: PartitionState) -> PartitionStatus:
 
 def _make_transform_status(state: MemberState, output_topic: str) -> TransformStatus:
     """Return what only members of transform report."""
-    version_in_use = state.model_version
+    version_in_use = state.model_version  # None: nothing was projected yet
     return TransformStatus(
         output_topic=output_topic,
+        # Before the first output, report the version that the setting `model_version` names, if it names one.
         model_version=state.fixed_version if version_in_use is None else version_in_use,
         awaits=state.why_no_model,
         written=state.committed.get("written", 0),

@@ -32,18 +32,18 @@ class BatchSpans(Observer):
         self._open_spans: dict[tuple[int, int], Span] = {}  # by partition, and the next offset after the batch
 
     def trace(self, decode: Callable[[Records], Vectors | Undecoded]) -> Callable[[Records], Vectors | Undecoded]:
-        """Return a function that decodes a batch like `decode`, and begins the span of the batch.
+        """Return a function that decodes a batch like `decode`, and begins the span of the batch; `observe` ends it.
 
-        A span needs the headers of the records. Transform drops the records after it has projected them, so the span
-        begins before.
+        A span needs the headers of the records. Transform keeps no records after it has projected them, so the span
+        must begin when they are decoded.
         """
 
         def decode_and_begin_span(batch: Records) -> Vectors | Undecoded:
-            """Decode a batch, and begin its span, which `observe` finds by partition and next offset, and ends."""
+            """Decode a batch, and begin a span for the records that were decoded."""
             began_ns = time.time_ns()
             decoded = decode(batch)
             if isinstance(decoded, Vectors):
-                records = batch.records[: len(decoded.records)]  # perhaps only the first ones are decoded
+                records = batch.records[: len(decoded.records)]  # perhaps only the first records were decoded
                 if records:
                     span = self._begin_span(batch.partition, records, began_ns)
                     self._open_spans[batch.partition, decoded.next] = span

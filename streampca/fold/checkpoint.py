@@ -45,13 +45,13 @@ class Checkpoint:
 
     @property
     def backfill_end(self) -> int | dict[int, int] | None:
-        """The parsed `until`: milliseconds, or by partition the first offset that the backfill has not learned.
+        """Where the backfill ended: a time in milliseconds, or by partition the first offset that it has not learned.
 
         None if the backfill has learned all rows of its files.
         """
         if not self.until:
             return None
-        offsets = parse_offsets(self.until)
+        offsets = parse_offsets(self.until)  # {0: 500, 1: 20} from "0:500,1:20"; None from a time
         return int(self.until) if offsets is None else offsets
 
     def find_changes(self, fold_config: FoldConfig) -> list[Change]:
@@ -62,7 +62,7 @@ class Checkpoint:
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
-        names_then_and_now = describe_difference(self.names, fold_config.names)
+        names_then_and_now = describe_difference(self.names, fold_config.names)  # None: equal, or one has no names
         if names_then_and_now:
             then["names"], now["names"] = names_then_and_now
         not_compared = set[str]()
@@ -130,7 +130,8 @@ class Checkpoint:
             skipped=fold.stats.skipped,  # deletes
             gap=fold.stats.gap,  # lost offsets
         )
-        # The source compares `last` with the log, to notice that the log was replaced.
+        # `last` is the last record that was read. The source compares this record with the log, to notice that the log
+        # was replaced.
         fold = replace(empty_fold, position=fold.position, stats=stats, last=fold.last)
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 

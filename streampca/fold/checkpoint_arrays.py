@@ -65,16 +65,17 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). What is learned from it
-    # may have somewhat larger entries: their limit is 16 times as large.
-    largest_entry = np.sqrt(largest_number) / 8
+    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). Arrays that are learned
+    # from vectors may hold larger entries, up to 16 times as large.
+    largest_entry = np.sqrt(largest_number) / 8  # 16 times √(largest number)/128
     largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
-        # By rounding, a covariance may exceed the largest variance by 1 %. It never exceeds the square of the largest
-        # entry.
-        largest_covariance = min(1.01 * float(variances.max()), largest_number / 64)
+        # By rounding, a covariance may exceed the largest variance, at most by 1 %. No covariance exceeds the square of
+        # `largest_entry`.
+        square_of_largest_entry = largest_number / 64
+        largest_covariance = min(1.01 * float(variances.max()), square_of_largest_entry)
     ranges = {
         "C": (-largest_entry, largest_entry),
         "C_pinv": (-np.inf, np.inf),  # large if C is small

@@ -45,13 +45,15 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
+    known_of_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
     # The averages of an entry that was never seen are 0: they are not divided by 0.
-    divisor = np.where(was_never_seen, 1.0, known_entries)
-    known = known_entries
+    divisor = np.where(was_never_seen, 1.0, known_of_entries)
+    known = known_of_entries
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        known = find_smaller_of_each_pair(known_entries)  # N: a share for each pair of entries, packed like Σ
+        # N, packed like Σ: an entry is known from the first message with it on, so a pair of entries is known from the
+        # later of two such messages on. The smaller of the two shares counts.
+        known = find_smaller_of_each_pair(known_of_entries)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
     was_any_missing = known.min(initial=1.0) < _ROUNDED_ONE
@@ -87,29 +89,36 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         is_covariance = covariance_or_axes.ndim == 1
-        # A pair was seen if both of its dimensions were seen: False is the smaller of the two truth values.
-        known = find_smaller_of_each_pair(seen) if is_covariance else seen
-        arrays["known"] = known.astype(np.float64)
+        # Of two truth values, the smaller one is True only if both are True: if both dimensions of the pair were seen.
+        was_seen = find_smaller_of_each_pair(seen) if is_covariance else seen
+        arrays["known"] = was_seen.astype(np.float64)
     return header, arrays
 
 
 def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
-    """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j)."""
+    """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j).
+
+    `divisor` (d,) is the share of the weight for which each entry was known. For the smaller of two shares, both
+    entries were known.
+    """
     d = len(divisor)
     lower = np.tril_indices(d)
     covariance = np.zeros((d, d))
     covariance[lower] = packed / find_smaller_of_each_pair(divisor)
-    # Files of the previous release may hold covariances that belong to correlations above 1.
+    # In files of the previous release, |Σ_ij| may exceed √(Σ_ii Σ_jj), its limit: the correlation would be above 1.
     return limit_correlations(covariance)[lower]
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` if arrays of format 3 do not fit each other, or `unseen` (d,) does not hold shares."""
+    """Raise `DamagedFileError` if the arrays to convert do not fit each other, or `unseen` (d,) does not hold shares.
+
+    `unseen` is the share of the weight for which an entry was not known yet. A file may lack the other arrays.
+    """
     d = unseen.size
-    lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
-    to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in lengths}
+    expected_lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
+    to_convert = {"unseen": unseen} | {name: array for name, array in arrays.items() if name in expected_lengths}
     have_expected_types = all(
-        array.shape == (lengths[name],) and array.dtype == np.float64 for name, array in to_convert.items()
+        array.shape == (expected_lengths[name],) and array.dtype == np.float64 for name, array in to_convert.items()
     )
     are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()
     if not have_expected_types or not are_shares:

@@ -16,7 +16,7 @@ _DAY_MS = 24 * 3600 * 1000
 _WINDOW = 63  # timestamps of which the median is taken
 _MIDDLE = _WINDOW // 2  # the index of the median in a sorted window
 _WINDOWS_PER_STEP = 4096  # windows that are sorted at a time, which bounds the memory
-_UNKNOWN = -1  # no timestamp
+_UNKNOWN = -1  # no timestamp; less than every timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class EventTime:
         timestamps = np.asarray(timestamps, np.int64)
         has_time = timestamps >= 0
         new_ms = timestamps[has_time]  # (m,), the timestamps that are known
-        # A window is 63 consecutive timestamps. Each new timestamp ends a window, so 62 timestamps before are needed.
+        # A window is 63 consecutive timestamps. Each new timestamp ends a window, so 62 earlier timestamps come first.
+        # At the start of a partition, some of these are `_UNKNOWN`, which is less than every known timestamp.
         timestamps_ms = np.concatenate([self._pad_recent(), new_ms])  # (62 + m,)
         medians_ms = _compute_medians(timestamps_ms)  # (m,); `_UNKNOWN` if most of the window is unknown
         # The event time before all new timestamps, and after each of them: the greatest median so far.
@@ -76,10 +77,12 @@ def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
 def _count_far_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[np.int64]) -> int:
     """Count the new timestamps that are more than a day ahead of the event time, as a wrong clock writes them.
 
-    The last m of the timestamps are new, and at least two others come first. `event_times_ms` (m,) has the event time
-    before each new timestamp. After a pause of the stream, the event time lags for some records. So a new timestamp
-    only counts if it is also more than a day ahead of one of the two timestamps before it. The smaller of these two is
-    taken, because a wrong clock may have written the larger.
+    `timestamps_ms` holds at least two earlier timestamps, and then m new ones. `event_times_ms` (m,) has the event time
+    before each new timestamp.
+
+    After a long pause of the stream, the event time lags for some records, whose timestamps are right. So a new
+    timestamp only counts if it is also more than a day ahead of the smaller of the two timestamps before it: after the
+    pause, only the first two are. A wrong clock may have written the larger one.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

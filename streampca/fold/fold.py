@@ -29,7 +29,7 @@ class Fold:
     position: int  # the next offset to read; −1 if nothing was read yet
     state: State
     pending: Array  # (p, d): vectors that do not fill a block; NaN where an entry is missing
-    pending_retention: NDArray[np.float64]  # (p,): ρ of each pending vector
+    pending_retention: NDArray[np.float64]  # (p,): ρ, the share of the earlier weight that each pending vector leaves
     event_time: EventTime
     stats: FoldStats
     last: LastRecord | None = None  # the record before `position`; None: nothing was read, or its epoch is unknown
@@ -71,11 +71,12 @@ class Fold:
         V = np.ascontiguousarray(decoded.vectors, config.learning.dtype)
         # The time that passed before a record counts for the first vector of the record.
         elapsed_ms_by_vector = _assign_to_first_vectors(elapsed_ms_by_record, decoded.counts)
+        retention = config.compute_retention(elapsed_ms_by_vector)  # the share of the earlier weight that is left
         learned = learn_whole_blocks(
             config.learning,
             self.state,
             pending=Messages(self.pending, self.pending_retention),
-            new=Messages(V, config.compute_retention(elapsed_ms_by_vector)),
+            new=Messages(V, retention),
             before_block=before_block,
         )
         last_record = batch.last if len(batch.records) else self.last  # files have no records
@@ -101,9 +102,10 @@ class Fold:
         return replace(self, position=max(position, self.position))
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
-        """Return the fold at a later position, and count the offsets from `lost_from` to this position as lost.
+        """Return the fold at a later position, behind offsets that were lost before they were read, and count these.
 
-        Without `lost_from`, the lost offsets begin at the fold's own position. A fold that has read nothing loses none.
+        The lost offsets begin at `lost_from`, or without it at the fold's own position. A fold that has read nothing
+        loses no offsets.
         """
         if lost_from is None:
             lost_from = self.position
@@ -113,15 +115,14 @@ class Fold:
         return replace(self, position=position, last=None, stats=stats)  # the record before the position is unknown
 
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
-        """Return the fold from which learning continues with another configuration, of the same dimensions."""
+        """Return the fold from which learning continues with another configuration, of the same dimensions.
+
+        The blocks may be smaller now, so that the pending vectors fill a block. So they are passed as new vectors.
+        """
         pending = Messages(self.pending, self.pending_retention)
         no_messages = pending.part(0, 0)
         learned = learn_whole_blocks(
-            learning_config,
-            axes.adapt_columns(self.state, learning_config),
-            # If the blocks are smaller now, the pending vectors may fill a block: so they are passed as new vectors.
-            pending=no_messages,
-            new=pending,
+            learning_config, axes.adapt_columns(self.state, learning_config), pending=no_messages, new=pending
         )
         return replace(
             self,
@@ -174,13 +175,15 @@ class FoldConfig:
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
         values = dict(settings)
-        values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
+        # Undo what `as_dict` changes. It leaves out `factor`, which only tests set, and `missing_values` if empty.
+        # It writes `impute` as "impute" or "refuse" into the setting `missing`.
+        values.setdefault("missing_values", "")
+        values["factor"] = False
         values["impute"] = values["missing"] == "impute"
-        values["factor"] = False  # set only by tests
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
-        own_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
-        own_values = {name: values[name] for name in own_names if name in values}
-        return cls(learning=learning, names=names, **own_values)
+        fold_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
+        fold_values = {name: values[name] for name in fold_names if name in values}
+        return cls(learning=learning, names=names, **fold_values)
 
     def compute_retention(self, elapsed_ms: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the share ρ of the earlier weight that each message leaves (n,).

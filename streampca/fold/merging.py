@@ -111,8 +111,8 @@ class FoldMerger:
         if half_life:
             self._merger.fade(2.0 ** (-fold.stats.learned / half_life))
         time_ms = fold.event_time.now_ms
-        if time_ms == _NO_TIME:  # a fold of few messages has no event time, but a latest timestamp
-            time_ms = fold.stats.last_ms
+        if time_ms == _NO_TIME:  # too few messages for an event time
+            time_ms = fold.stats.last_ms  # the latest timestamp; _NO_TIME if no message has a timestamp
         self._add(fold, time_ms)
 
     def add(self, fold: Fold) -> None:
@@ -125,21 +125,21 @@ class FoldMerger:
     def _add(self, fold: Fold, time_ms: int) -> None:
         """Merge a fold that has learned messages until this time.
 
-        Either this fold or the merged folds end earlier. With a half-life in seconds, those lose the weight that decays
-        until the later end.
+        With a half-life in seconds, whichever of the two ends earlier, this fold or the merged folds, first loses the
+        weight that decays until the later end.
         """
         if self._clock_ms is not None:  # None: no limit
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
         latest_ms = max(time_ms, self._merged_time_ms)
-        # One of the two decays is 1, because its time is the latest.
-        self._merger.fade(self._compute_decay(self._merged_time_ms, latest_ms))
+        # One of the two shares is 1, because its time is the latest.
+        self._merger.fade(self._compute_share_left(self._merged_time_ms, latest_ms))
         state = fold.provisional(self._config.learning)  # has also learned the pending vectors
-        self._merger.add(state, self._compute_decay(time_ms, latest_ms))
+        self._merger.add(state, self._compute_share_left(time_ms, latest_ms))
         self._merged_time_ms = latest_ms
         self._stats.append(fold.stats)
 
-    def _compute_decay(self, from_ms: int, to_ms: int) -> float:
+    def _compute_share_left(self, from_ms: int, to_ms: int) -> float:
         """Return the share of a weight that is left at the later time: 1 if the earlier time is unknown."""
         return 1.0 if from_ms == _NO_TIME else self._config.compute_decay(to_ms - from_ms)
 
@@ -152,7 +152,8 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        # If values are missing, a model needs some axes beyond its components, which correct the components' variances.
+        # If values are missing, a model corrects the variances of its components with some axes after them. These axes
+        # are asked for in every case: as many as F has if Σ is kept.
         state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
@@ -170,13 +171,13 @@ class FoldMerger:
         )
 
     def make_fold(self, position: int) -> Fold:
-        """Make a fold at this position from which learning can continue, without axes that are only rounding errors."""
+        """Make a fold at this position, without axes that are only rounding errors. The fold can learn on."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
         merged_state = self.state(columns=learning_config.columns)  # None if no message was learned
         state = merged_state or empty.state
-        # The variance of an axis is the squared length of its column in C. Columns of length nearly 0 are left out,
-        # because learning computes (CᵀC)⁻¹, which would overflow.
+        # Columns of C of length nearly 0 are left out: with them, (CᵀC)⁻¹ would overflow, which learning computes. The
+        # variance of an axis is the squared length of its column.
         is_column_kept = learning_config.limits.are_kept(state.variance)
         return replace(
             empty,

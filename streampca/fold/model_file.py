@@ -151,7 +151,7 @@ def decode(data: bytes) -> PublishedModel:
     header = npz.validate(ModelHeader, fields)
     past_scores = None
     try:
-        if "calibration" in arrays:  # as files call the past scores
+        if "calibration" in arrays:  # the name of the past scores in files
             past_scores = PastScores.from_table(arrays.pop("calibration"))
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
@@ -169,16 +169,17 @@ def decode(data: bytes) -> PublishedModel:
         seen=arrays.get("seen"),
     )
     stats = header.model_dump(include=set(ModelStats.model_fields))
+    same_in_header = (*_PUBLISHED_FIELDS, *_OPTIONAL_HEADER_FIELDS)  # fields that the header holds as they are
     published = PublishedModel(
         model=model,
         stats=ModelStats(**stats),
         positions={int(partition): position for partition, position in header.positions.items()},
         partition_losses={int(partition): loss for partition, loss in header.partition_losses.items()},
         past_scores=past_scores,
-        covariance_or_axes=arrays.get("learned"),  # as files call it
+        covariance_or_axes=arrays.get("learned"),  # its name in files; None if the file lacks it
         known=arrays.get("known"),
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
-        **{name: getattr(header, name) for name in (*_PUBLISHED_FIELDS, *_OPTIONAL_HEADER_FIELDS)},
+        **{name: getattr(header, name) for name in same_in_header},
     )
     problem = _find_problem(published)
     if problem:

@@ -78,7 +78,8 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
         for name, array in members.items():
             with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-        zipped.comment = b"0" * _DIGEST_LENGTH  # the digest replaces it
+        # The comment is the end of a zip file. Below, the digest of all bytes before the comment replaces its zeros.
+        zipped.comment = b"0" * _DIGEST_LENGTH
     body = buffer.getvalue()[:-_DIGEST_LENGTH]
     return body + hashlib.sha256(body).hexdigest().encode()
 

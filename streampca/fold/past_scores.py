@@ -25,8 +25,9 @@ class PastScoresBuilder:
     _collected_scores: Scores = _NO_SCORES  # new scores, which are not in the histograms yet
 
     def collect_scores(self, model: Model, V: Array) -> None:
-        """Score messages (n, d) that the model has not learned, and collect the scores, apart from the histograms."""
-        scores = model.project(V).relative_scores  # divided by their expected values, as the models may differ
+        """Score messages (n, d) that the model has not learned, and collect the scores, not yet in the histograms."""
+        # Scores are divided by their expected values, so that the scores of different models can be compared.
+        scores = model.project(V).relative_scores
         self._collected_scores = Scores(
             t2=np.append(self._collected_scores.t2, scores.t2),
             spe=np.append(self._collected_scores.spe, scores.spe),

@@ -59,7 +59,8 @@ class FoldStats:
         """Return what a published model keeps. Losses are None if no vector was compared with a model."""
         loss = None
         recent_loss = None
-        if self.with_loss > 0:  # how many messages have a loss
+        has_messages_with_loss = self.with_loss > 0
+        if has_messages_with_loss:
             loss = self.loss
             # `self.recent_loss` is None if all recent vectors equal the mean: then nothing was lost.
             recent_loss = self.recent_loss or 0.0
@@ -67,7 +68,7 @@ class FoldStats:
             rejected=sum(self.rejected.values()),
             loss=loss,
             loss_ratio=self.loss_ratio,
-            loss_ewma=recent_loss,
+            loss_ewma=recent_loss,  # in a model, `loss_ewma` is a ratio
             first_timestamp_ms=self.first_ms,
             last_timestamp_ms=self.last_ms,
         )
@@ -99,7 +100,7 @@ class FoldStats:
     def with_losses(self, losses: Iterable[Losses]) -> "FoldStats":
         """Return the stats after whole blocks with these losses.
 
-        The losses of each group of 256 messages are added one group after the other, in every block. So the rounding is
+        Each block is divided into groups of 256 messages, and the losses are added group by group. So the rounding is
         the same whether the blocks come in one call or in several.
         """
         stats = self
@@ -114,10 +115,11 @@ class FoldStats:
         n = len(squared_norms)
         mean_loss = float(np.add.reduce(squared_residuals)) / n
         mean_norm = float(np.add.reduce(squared_norms)) / n
-        count_before = self.with_loss  # messages with a loss
+        count_before = self.with_loss  # how many messages had a loss before
         count_after = count_before + n
-        new_share = n / count_after  # of the new messages in the means over all messages
-        # The share of the earlier messages in the exponentially weighted means.
+        # In the plain means `loss` and `norm`, each message has the same weight: the new messages have this share.
+        new_share = n / count_after
+        # In the exponentially weighted means, the earlier messages have this share.
         earlier_share = (1 - 1 / _EWMA_MESSAGES) ** n if count_before > 0 else 0.0
         return replace(
             self,

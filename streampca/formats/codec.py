@@ -130,10 +130,10 @@ class Codec:
             labels_of_vectors += labels if len(labels) == count else [NO_LABEL] * count
         return labels_of_vectors
 
-    def decode_batch(self, records: Sequence[Record], end: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
+    def decode_batch(self, records: Sequence[Record], next_offset: int, stop_after_bytes: int = _NO_LIMIT) -> Batch:
         """Decode records into a batch, until the vectors so far take `stop_after_bytes` bytes.
 
-        `end` is the offset that follows the last record.
+        `next_offset` is the offset that follows the last record.
         """
         # The batch has the first `count` records. `decoded.indices` are those of the records that hold vectors.
         decoded, count = self.decode_some(self.values_to_decode(records), stop_after_bytes)
@@ -143,7 +143,7 @@ class Codec:
             decoded=decoded,
             timestamps=timestamps[decoded.indices],
             records=records[:count],
-            next=end if are_all_decoded else records[count].offset,
+            next=next_offset if are_all_decoded else records[count].offset,
         )
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -217,7 +217,7 @@ class Codec:
             vectors=self._join_vectors(read.numbers),
             indices=read.indices,
             counts=np.asarray(read.counts, np.int64),
-            rejects=read.rejects,
+            earlier_rejects=read.rejects,
         )
         # The reader keeps at which index each element of an array was, such as {"id": "temp", "value": 20.5}.
         element_indices = self._reader.numbers.element_indices

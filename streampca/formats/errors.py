@@ -111,19 +111,24 @@ def type_name(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def looks_like_utf16(value: bytes) -> bool:
+    """Return whether a value seems to be text in UTF-16: it begins with a byte order mark, or with ASCII."""
+    return value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _has_utf16_pairs(value[:8])
+
+
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
         if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
-    if value.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _looks_like_utf16(value[:8]):
+    if looks_like_utf16(value):
         return "; it is text in UTF-16: write UTF-8"
     if _may_be_message_pack(value):
         return "; it seems to be MessagePack: write JSON"
     return ""
 
 
-def _looks_like_utf16(value: bytes) -> bool:
+def _has_utf16_pairs(value: bytes) -> bool:
     """Return whether, in all pairs of bytes, only the first or only the second byte is zero: ASCII text in UTF-16."""
     pairs = len(value) // 2
     zeros_at_first = value[: 2 * pairs : 2].count(0)

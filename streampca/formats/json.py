@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
-from streampca.formats.errors import VectorError, hint_at_encoding
+from streampca.formats.errors import VectorError, hint_at_encoding, looks_like_utf16
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.schemas import describe_foreign_prefix, may_have_schema_prefix, schema_prefix_size
@@ -36,15 +36,16 @@ class JsonReader(Reader):
 def _load_unusual(value: bytes) -> Any:
     """Load a value that is not plain JSON: it has extensions such as NaN, or a schema registry's prefix before it."""
     # A schema registry's prefix begins with 0 or 1. Text in big-endian UTF-16 also begins with 0, but has no prefix.
-    has_schema_prefix = may_have_schema_prefix(value) and "UTF-16" not in hint_at_encoding(value)
+    has_schema_prefix = may_have_schema_prefix(value) and not looks_like_utf16(value)
     text = value[schema_prefix_size(value) :] if has_schema_prefix else value
     try:
         return loads(text)
     except VectorError as error:
-        prefix_name = describe_foreign_prefix(value)  # "" if the value has no prefix of another encoding
-        if not prefix_name and has_schema_prefix:
-            prefix_name = "a schema registry's frame"
-        hint = f"; it begins with {prefix_name}" if prefix_name else ""
+        # Messages call a prefix a frame. If the value has no prefix of another encoding, the name is "".
+        frame_name = describe_foreign_prefix(value)
+        if not frame_name and has_schema_prefix:
+            frame_name = "a schema registry's frame"
+        hint = f"; it begins with {frame_name}" if frame_name else ""
         raise VectorError("undecodable", f"{error}{hint}") from None
 
 
@@ -60,27 +61,29 @@ class JsonWriter(Writer):
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         row_count = len(next(iter(fields.values())))
         bounds = None if counts is None else row_bounds(counts, row_count)
-        columns = [_contents_of_field(field, bounds) for field in fields.values()]
+        # A document is the JSON of a value. A column has what one field holds in each document.
+        columns = [_contents_in_documents(field, bounds) for field in fields.values()]
         names = list(fields)
-        is_whole_value = names == [""]  # the only field has no name: its content is the value
-        if is_whole_value:
-            contents = columns[0]
+        is_whole_document = names == [""]  # the only field has no name: its content is the document
+        if is_whole_document:
+            documents = columns[0]
         else:
-            contents = [dict(zip(names, entries, strict=True)) for entries in zip(*columns, strict=True)]
+            documents = [dict(zip(names, contents, strict=True)) for contents in zip(*columns, strict=True)]
         for name in reversed(self.enclosing_names):
-            contents = [{name: content} for content in contents]
-        return [orjson.dumps(content) for content in contents]
+            documents = [{name: document} for document in documents]
+        return [orjson.dumps(document) for document in documents]
 
 
-def _contents_of_field(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
-    """Return the content of a field in each JSON document: one of the n rows or, with `bounds`, a list of rows.
+def _contents_in_documents(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
+    """Return what a field of n rows holds in each JSON document: one row or, with `bounds`, a list of rows.
 
-    `bounds` are the start and the end of each document's rows: a record with several vectors has several rows in one
-    document. Rows of bytes are about the whole record, such as the record itself. So the content is only the first of
-    these rows: the other rows of the document are equal to it, or None.
+    With `bounds`, document i has the rows from `bounds[i][0]` to `bounds[i][1]`: a row for each vector of a record. A
+    field of bytes, such as the value of the record, holds the same in all rows of a document, or None after the first
+    row. So a document has only the first row of such a field.
     """
     rows: list[Any] = field.tolist()
     has_texts = isinstance(rows[0], str)
+    # A field of objects holds texts, or arrays of texts on two axes, or bytes.
     are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not has_texts
     if bounds is None:
         contents = rows

@@ -15,7 +15,7 @@ from streampca.pca.missing_values import NO_MISSING_VALUES, MissingValues
 if TYPE_CHECKING:  # transform judges what it does not learn, and need not wait for what learning imports
     from streampca.pca.learning import LearningConfig
 
-_LARGEST_PROJECTED = 1e150  # its square is finite
+_LARGEST_PROJECTED_VALUE = 1e150  # of an entry of a vector that is only projected: its square is finite
 
 
 class BadVector(NamedTuple):
@@ -63,8 +63,13 @@ class Judge:
 
         With `impute`, all entries of a vector but one may be missing. Without `impute`, no entry may be missing.
         """
-        min_observed = 1 if impute else None
-        return cls(dimensions, _LARGEST_PROJECTED, dtype, min_observed, missing_values)
+        return cls(
+            dimensions=dimensions,
+            largest_value=_LARGEST_PROJECTED_VALUE,
+            dtype=dtype,
+            min_observed=1 if impute else None,  # None: no entry may be missing
+            missing_values=missing_values,
+        )
 
     @property
     def imputes(self) -> bool:
@@ -78,20 +83,20 @@ class Judge:
 
     @np.errstate(invalid="ignore")  # signalling NaNs would warn
     def reject_bad(
-        self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], rejects: list[Reject]
+        self, vectors: Array, indices: NDArray[np.int64], counts: NDArray[np.int64], earlier_rejects: list[Reject]
     ) -> Decoded:
         """Reject the values that hold a bad vector, and return the vectors of all other values.
 
-        `vectors` were decoded from m values of a batch: value i holds `counts[i]` vectors, and its index in the batch
-        is `indices[i]`. `rejects` are the batch's values that could not be decoded, or are skipped.
+        `vectors` (n, d) were decoded from m values of a batch: value i holds `counts[i]` vectors, and its index in the
+        batch is `indices[i]`. `earlier_rejects` are values that could not be decoded, or are skipped.
         """
         checked = self.missing_values.to_nan(vectors)
-        all_rejects = list(rejects)
-        is_kept = counts > 0  # (m,)
-        # The quick test of all vectors together may fail although all are good. Then each vector is tested.
+        all_rejects = list(earlier_rejects)
+        is_kept = counts > 0  # (m,), whether value i has vectors, none of them bad
+        # A quick test of all vectors together is enough in most batches. If the test fails, each vector is tested.
         if not self._are_surely_good(checked):
             if self.imputes:
-                # NaN has many bit patterns, but equal vectors must have equal bits.
+                # NaN has many bit patterns. All get the same, so that equal vectors have equal bits.
                 checked = np.where(np.isnan(checked), np.nan, checked)
             for i, row in self._find_bad_values(checked, counts):  # `row` is the first bad vector of value i
                 reason, message = self._why_bad(checked[row], original=vectors[row])
@@ -125,7 +130,7 @@ class Judge:
             return None
         row = int(is_good.argmin())  # the first False
         vector = vectors[row]
-        # Missing values were NaN from the start, so the vector itself is the original.
+        # `original` is the vector before codes for missing values became NaN. Here, there are no codes.
         reason, message = self._why_bad(vector, original=vector)
         return BadVector(row, reason, message)
 
@@ -151,7 +156,7 @@ class Judge:
     def _why_bad(self, vector: Array, original: Array) -> tuple[str, str]:
         """Explain why a vector (d,) is bad: the short name of the reason, and a message.
 
-        `original` is the vector before missing values became NaN.
+        `original` is the vector as it was decoded, before codes for missing values, such as −999, became NaN.
         """
         row_and_entry = first_not_finite(vector[None], impute=self.imputes)
         if row_and_entry is not None:

@@ -160,7 +160,7 @@ def _parse_header_bytes(header: bytes) -> Header:
 
 
 def encode_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the bytes before the numbers of an array in C order."""
+    """Return the header of an .npy file, which comes before the numbers of an array in C order."""
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     out = io.BytesIO()
     np.lib.format.write_array_header_1_0(out, description)

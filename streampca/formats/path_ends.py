@@ -11,16 +11,16 @@ from streampca.formats.walk import SkipReason
 
 
 def read_path_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
-    """Return the number, null or array at the end of a path. If the value there is a text of an array, parse the text.
+    """Return the value to which a path of `field` leads: a number, null or array. A text of an array is parsed.
 
     With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector. If `dimensions` is 0, d follows
-    from the number of bytes.
+    from the number of bytes. If the value is an object, raises `VectorError`.
     """
     if isinstance(value, dict):
-        # MongoDB writes a number as an object, such as {"$numberLong": "5"}. `plain_number` returns any other object.
+        # `plain_number` converts a number of MongoDB, such as {"$numberLong": "5"}. It returns any other object itself.
         is_mongodb_number = plain_number(value) is not value
         if is_mongodb_number:
-            return value  # stays an object here; `NumberPacker` converts it later
+            return value  # not converted here, because `NumberPacker` converts all numbers later
         raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
     is_text = isinstance(value, str) and not is_number_word(value)
     if is_text and (may_be_encoded or begins_as_array(value)):
@@ -39,11 +39,12 @@ class NumbersOfBytes(list[float]):
 
 
 def _guess_dimensions(data: bytes) -> int:
-    """Return how many floats of 4 bytes there are. If they may be floats of 8 bytes, raises `VectorError`."""
+    """Return how many floats of 4 bytes the bytes are. If they may also be floats of 8 bytes, raises `VectorError`."""
     size = len(data)
     if data and size % 8 == 0:
         sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
         raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
+    # If there are no bytes, or bytes left over, the caller's `widen_floats` refuses them, whatever is returned here.
     return max(size // 4, 1)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import Array
 
-_MAX_DECADES = 20
+_MAX_DECADES = 20  # a decade is a power of ten
 _MIN_NUMBERS = 20  # of a dimension: the spread of fewer numbers says nothing
 # A number is tiny below this factor times the smallest normal number of its type. Prices that were written big-endian
 # and are read little-endian are just below this limit.
@@ -35,7 +35,7 @@ def sample_entries(vector: Array) -> Array:
 
 
 def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> str:
-    """Say what is odd about the numbers of n vectors, and how to mend it; "" if nothing is odd.
+    """Say why the numbers of n vectors seem to be read as a wrong type, and how to mend it; "" if the type seems right.
 
     `samples` (n, s) are s entries of each vector: all entries, or a sample of the d = `dimensions` entries.
     """
@@ -45,10 +45,12 @@ def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> 
     message = f"read as {samples.dtype.name}, {problem}"
     if is_raw_format:
         formats = ", ".join(find_plausible_formats(samples, dimensions))
+        # Whoever writes the byte order, as in <f4, is sure of the type: numbers of such a format are not tested.
         return (
             f"{message}; the same bytes are plausible as {formats}: set format to the right type, or skip this test "
             f"with format={samples.dtype.str} if the numbers are right"
         )
+    # In other formats, bytes are always read as little-endian floats, so that only the producer can be changed.
     samples_in_big_endian = samples.view(samples.dtype.newbyteorder(">"))
     hint = "" if find_problem(samples_in_big_endian) else " (in the other byte order they are plausible)"
     return f"{message}{hint}; the producer must write little-endian floats, or arrays of numbers instead of bytes"
@@ -56,11 +58,12 @@ def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> 
 
 @np.errstate(invalid="ignore")  # signalling NaNs would warn
 def find_problem(samples: Array) -> str:
-    """Say what is odd about s entries of n vectors, floats (n, s); "" if nothing is odd.
+    """Say why floats look as if bytes were read as a wrong type; "" if the type seems right.
 
+    Measured numbers are rarely all tiny, or spread over many decades. `samples` (n, s) are s entries of n vectors.
     Zeros, infinities and NaN are left out.
     """
-    # Only every step-th column is looked at.
+    # Of more than `_MAX_DIMENSIONS` columns, only every step-th is looked at.
     step = math.ceil(samples.shape[1] / _MAX_DIMENSIONS)
     magnitudes = np.abs(samples[:, ::step].astype(np.float64))
     is_left_out = ~np.isfinite(magnitudes) | (magnitudes == 0)
@@ -80,15 +83,16 @@ def find_problem(samples: Array) -> str:
 
 
 def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
-    """Return the largest distance, over all columns, of the 10th and 90th percentiles of a column's usable numbers.
+    """Return the largest spread of a column: the decades from its 10th to its 90th percentile.
 
-    The distance is in decades. Column j of `magnitudes` (n, s) has `usable_counts[j]` usable numbers, and its other
-    numbers are infinite.
+    Column j of `magnitudes` (n, s) has `usable_counts[j]` finite numbers. The other numbers are infinite, and are left
+    out. A column with too few finite numbers is left out, too. If all columns are left out, returns 0.
     """
     has_enough = usable_counts >= _MIN_NUMBERS
     ascending = np.sort(magnitudes[:, has_enough], axis=0)  # the infinite numbers are last
-    last_index = usable_counts[has_enough] - 1
+    last_index = usable_counts[has_enough] - 1  # of the finite numbers
     index_of_percentile_90 = last_index * 9 // 10
+    # As far from the first number as percentile 90 is from the last.
     index_of_percentile_10 = last_index - index_of_percentile_90
     indices = np.stack([index_of_percentile_10, index_of_percentile_90])
     numbers_at_percentiles = np.take_along_axis(ascending, indices, axis=0)
@@ -99,12 +103,12 @@ def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
 def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `samples` (n, s) are s entries of each vector, as the configured type reads them. The whole vector has
-    d = `dimensions` entries. Formats of floats come first, because any bytes are plausible integers.
+    `samples` (n, s) are s of the d = `dimensions` entries of each vector, in the configured type. Their bytes are read
+    again as each other type. Formats of floats come first, because any bytes are plausible integers.
     """
-    # Numbers of another size are possible if they fill the bytes of a whole vector.
-    vector_size = samples.dtype.itemsize * dimensions
-    same_size_first = (samples.dtype.itemsize, 8, 4, 2, 1)
+    vector_size = samples.dtype.itemsize * dimensions  # bytes
+    same_size_first = dict.fromkeys((samples.dtype.itemsize, 8, 4, 2, 1))  # without duplicates
+    # A size is possible only if it divides the bytes of a vector.
     number_sizes = [size for size in same_size_first if vector_size % size == 0]
     float_sizes = [size for size in number_sizes if size > 1]
     floats = _find_plausible_floats(samples, float_sizes)
@@ -112,8 +116,7 @@ def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     unsigned = [_view_as_unsigned(integers) for integers in signed]
 
     dtypes = [numbers.dtype for numbers in (*floats, *signed, *unsigned)]
-    formats = [_spell_format(dtype, vector_size // dtype.itemsize, dimensions) for dtype in dtypes]
-    return list(dict.fromkeys(formats))  # without repeated formats
+    return [_spell_format(dtype, vector_size // dtype.itemsize, dimensions) for dtype in dtypes]
 
 
 def _spell_format(dtype: np.dtype[Any], entries: int, dimensions: int) -> str:

@@ -1,8 +1,9 @@
 """Protobuf with a schema registry: numbers, repeated ones, or bytes that hold floats, anywhere in a message.
 
-Packed floats have the layout of bytes: their length, then the numbers in little-endian order. So the writer's schema
-with `repeated bytes` in place of the field reads them without creating a Python object for each number; a value that
-is not packed is read with the original schema.
+On the wire, packed floats are laid out as one `bytes` item: a length, then the numbers in little-endian order. So
+messages are parsed by a copy of the writer's schema that declares the field as `repeated bytes`: Protobuf then returns
+the bytes of all numbers, and creates no Python object for each number. Numbers that are not packed are read by the
+writer's own type of the field.
 """
 
 import errno
@@ -28,7 +29,7 @@ from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, wi
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
-from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
+from streampca.settings.field_paths import Choice, Part, Path, collect_names, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
@@ -39,7 +40,7 @@ _PROTOC = (
     f"import resource, runpy; resource.setrlimit(resource.RLIMIT_CPU, ({_PROCESSOR_TIME_S}, resource.RLIM_INFINITY));"
     f"runpy.run_module('{grpc_tools.__name__}.protoc', run_name='__main__')"
 )
-# A schema imports a file whose name the file system refuses, such as one that is too long.
+# What the file system raises if a schema imports a file whose name is not possible, such as a name that is too long.
 _FILE_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR, errno.ENOTDIR)
 
 _TYPES: dict[Kind, str] = {
@@ -91,24 +92,27 @@ class _MessageReader:
     """Reads the vectors in one type of message."""
 
     def __init__(self, files: Files, reader: Reader, type_indexes: tuple[int, ...]) -> None:
-        """Create the message types with which vectors and labels are parsed, from the writer's schema `files`.
+        """Create two or three copies of the writer's type of message: for labels, for vectors, and for packed numbers.
 
-        They are copies of the writer's type, to which `type_indexes` lead: (2, 0) is the first type nested in the third
-        type of the schema. In the copies, fields that are not needed are bytes, so that their texts need not be UTF-8.
+        `files` are the writer's schema. `type_indexes` lead to the type: (2, 0) is the first type nested in the third
+        type of the schema.
         """
         self._numbers = reader.numbers  # finds the numbers of vectors in a tree of dicts and lists
-        self._names = reader.numbers.names
-        self._label_names = [part.name for path in parse_paths(reader.label) for part in path if isinstance(part, Part)]
-        # Labels have a type of their own: a label that cannot be parsed must not spoil the vector beside it.
-        self._label_type = _message_class(_with_unread_as_bytes(files, self._label_names), type_indexes)
+        self._names = reader.numbers.names  # of all fields that are read to find these numbers
+        self._label_names = collect_names(get_steps(path) for path in parse_paths(reader.label))
+        # In each copy, texts and messages that are not read are bytes, so that they need not be valid.
+        # Labels are parsed on their own, so that a label that cannot be parsed does not spoil the vector beside it.
+        label_files = _with_unread_as_bytes(files, self._label_names)
+        self._label_type = _message_class(label_files, type_indexes)
         vector_files = _with_unread_as_bytes(files, self._names)
         self._vector_type = _message_class(vector_files, type_indexes)
         _check_paths(reader, self._vector_type.DESCRIPTOR)
-        # If all numbers of a vector are in one field of packed floats, they are read at once.
+        # If one field of packed floats holds all numbers, a third type returns the floats as bytes, which is faster.
         packed_field = _find_packed_field(reader, self._vector_type.DESCRIPTOR)
         self._packed_reader: _PackedReader | None = None
         if packed_field is not None:
-            packed_type = _message_class(_with_repeated_bytes(vector_files, packed_field), type_indexes)
+            packed_files = _with_floats_as_bytes(vector_files, packed_field)
+            packed_type = _message_class(packed_files, type_indexes)
             self._packed_reader = _PackedReader(packed_type, packed_field, reader)
 
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
@@ -133,21 +137,21 @@ class _PackedReader:
     def __init__(self, message_type: type[Message], field: FieldDescriptor, reader: Reader) -> None:
         """The only path of `reader` leads to `field`, which the writer has declared as repeated floats.
 
-        `message_type` declares the field as repeated bytes instead, so that Protobuf returns the bytes of the packed
-        numbers and does not parse the numbers.
+        On the wire, a run of packed floats looks like one item of bytes. So `message_type` declares the field as
+        repeated bytes: Protobuf then returns the bytes of the run.
         """
         self._message_type = message_type
-        # All parts of the path are names: a path with a choice such as `[id=temp]` has no packed field.
+        # All parts of this path are names: with a choice such as `[id=temp]`, numbers are never read at once.
         self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
         self._dimensions = reader.dimensions
 
     def read(self, payload: bytes) -> VectorBytes | None:
-        """Return the d numbers of a message; None if they are not packed, or not d.
+        """Return the d numbers of a message; None if the numbers are not packed, or not d.
 
-        The message is parsed by a type that declares the field of the numbers as repeated bytes. So each run of packed
-        numbers becomes one bytes object.
+        A run of packed numbers looks like one item of bytes, and the message type declares the field as repeated bytes.
+        So Protobuf returns each run as one bytes object.
         """
         *enclosing_names, name = self._names
         parent = _parse(self._message_type, payload)
@@ -159,7 +163,7 @@ class _PackedReader:
         has_whole_numbers = all(len(run) % self._item_size == 0 for run in packed_runs)
         if not has_d_numbers or not has_whole_numbers:
             return None
-        # A number that is not packed does not fit the declared type, so Protobuf keeps it as an unknown field.
+        # A number that is not packed does not look like bytes, so Protobuf keeps the number as an unknown field.
         unknown = unknown_fields.UnknownFieldSet(parent)
         if len(unknown) and any(field.field_number == self._field_number for field in unknown):
             return None
@@ -190,23 +194,25 @@ class ProtobufWriter(Writer):
 
 
 def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any] | list[bytes]]:
-    """Encode a field of n Protobuf messages. Return columns, which `join_columns` joins in each message.
+    """Encode a field of n Protobuf messages, whose value in message i is `values[i]`. Return one or two columns.
 
-    A column is either bytes that are the same in all messages, such as the tag of the field; or an array or a list with
-    the numbers or bytes of each message.
+    A column has the bytes or numbers of each message; or only bytes that are the same in all messages, such as the tag
+    of the field. In each message, the columns follow one another (`join_columns`).
     """
     length_tag = _encode_tag(number, _WIRE_LENGTH)
     add_tag_and_size = partial(_encode_item, length_tag)
     match values.dtype.kind:
         case "O":  # texts or bytes
-            return [encode_items(values, add_tag_and_size)]
+            items = encode_items(values, add_tag_and_size)
+            return [items]
         case "f" if values.ndim == 1:  # a number in each row
             return [_encode_tag(number, _WIRE_FIXED64), values]
         case "f":  # packed numbers in each row
             tag_and_size = length_tag + varint(8 * values.shape[1])
             return [tag_and_size, values]
         case _:  # whole numbers, which are packed
-            return [[add_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()]]
+            packed_rows = [add_tag_and_size(b"".join(map(varint, row))) for row in values.tolist()]
+            return [packed_rows]
 
 
 def _encode_tag(number: int, wire_type: int) -> bytes:
@@ -226,7 +232,7 @@ def schema_of(layout: Layout) -> WriterSchema:
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    # From the innermost name to the outermost: the message so far becomes the only field of an enclosing message.
+    # From the inside out: for ["a", "b"], `content` becomes `Vector1 b = 1; message Vector1 { … }` in the first turn.
     for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
         inner_message = f"message {inner_type} {{ {content} }}"
@@ -245,7 +251,8 @@ def compiled(schema: WriterSchema) -> Files:
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"Protobuf schemas cannot be compiled within {_TIMEOUT_S} s") from None
     except OSError as error:
-        if error.errno in _FILE_NAME_ERRORS:  # the schema is wrong, not the machine
+        # Imports are written to files with their names. If a name is not possible, the schema is wrong.
+        if error.errno in _FILE_NAME_ERRORS:
             raise VectorError("undecodable", f"cannot be compiled: {error.strerror}") from None
         raise TimeoutError(f"Protobuf schemas cannot be compiled now: {error}") from None
 
@@ -291,7 +298,7 @@ def _message_class(files: Files, type_indexes: tuple[int, ...]) -> type[Message]
 def _check_paths(reader: Reader, root: Descriptor) -> None:
     """Raise `VectorError` if a path of the reader leads to no numbers in messages of the type `root`.
 
-    A path may lead to a field that does not exist, if entries may be missing and another path leads to a field.
+    With `impute`, entries of a vector may be missing. Then some paths may name fields that do not exist, but not all.
     """
     errors = []
     for path in reader.paths:
@@ -304,9 +311,12 @@ def _check_paths(reader: Reader, root: Descriptor) -> None:
 
 
 def _check_path(path: Path, root: Descriptor) -> None:
-    """Raise `VectorError` if a path leads to a field that does not exist, or that cannot hold numbers."""
-    fields = _fields_along(path, root)
-    if not fields:  # the path is only a choice such as `[id=temp]`
+    """Raise `VectorError` if a path leads to a field that cannot hold numbers.
+
+    If a field on the path does not exist, raises `MissingFieldError`.
+    """
+    fields = _fields_along(path, root)  # raises `MissingFieldError`
+    if not fields:  # the path names no field, but only chooses an element, such as `[id=temp]`
         return
     field = fields[-1]
     message = field.message_type
@@ -378,8 +388,8 @@ def _may_hold_any_names(field: FieldDescriptor) -> bool:
 def _to_tree(value: Any, names: Collection[str]) -> Any:
     """Return a message as a dict of its fields with these names, recursively. Any other value stays as it is.
 
-    A wrapper, such as DoubleValue, becomes its number. But if `names` has "value", a path may lead to the field `value`
-    of the wrapper, so the wrapper becomes a dict.
+    `names` are all names on the paths that are read. A wrapper, such as DoubleValue, becomes its number. But if `names`
+    has "value", a path may lead to the field `value` of the wrapper: then the wrapper becomes a dict.
     """
     if not isinstance(value, Message):
         return value
@@ -423,10 +433,10 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
     return _to_tree(value, names)
 
 
-def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
-    """Return a copy of a schema in which texts and messages that are not read are bytes.
+def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files:
+    """Return a copy of a schema in which texts and messages have the type bytes, unless they have a name to read.
 
-    They need not be UTF-8.
+    Protobuf does not parse bytes. Otherwise, an unread text that is not UTF-8 would make the whole message invalid.
     """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     for full_name, message in _message_types(changed).items():
@@ -434,7 +444,7 @@ def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
         if is_map_entry or full_name.startswith("google.protobuf."):
             continue
         for field in message.field:
-            is_read = field.name in read_names
+            is_read = field.name in names_to_read
             if not is_read and field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
                 field.type = field.TYPE_BYTES
                 for attribute in ("type_name", "default_value", "options"):
@@ -442,8 +452,11 @@ def _with_unread_as_bytes(files: Files, read_names: Collection[str]) -> Files:
     return changed
 
 
-def _with_repeated_bytes(files: Files, field: FieldDescriptor) -> Files:
-    """Return a copy of a schema in which a field of packed floats has the type `repeated bytes`."""
+def _with_floats_as_bytes(files: Files, field: FieldDescriptor) -> Files:
+    """Return a copy of a schema in which a field of repeated floats has the type `repeated bytes`.
+
+    On the wire, packed floats look like one item of bytes. So Protobuf returns the bytes of all floats at once.
+    """
     changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     message = _message_types(changed)[field.containing_type.full_name]
     changed_field = next(each for each in message.field if each.number == field.number)
@@ -483,24 +496,27 @@ def _parse_type_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     next_byte = schema_prefix_size(value)
     head = value[: next_byte + _MAX_INDEX_BYTES]
     count, next_byte = _parse_zigzag(head, next_byte)
-    indexes = []
+    type_indexes = []
     for _ in range(count):
-        index, next_byte = _parse_zigzag(head, next_byte)
-        indexes.append(index)
-    return tuple(indexes) or (0,), next_byte
+        type_index, next_byte = _parse_zigzag(head, next_byte)
+        type_indexes.append(type_index)
+    return tuple(type_indexes) or (0,), next_byte
 
 
-def _parse_zigzag(value: bytes, start: int) -> tuple[int, int]:
-    """Parse the zigzag varint that starts at the byte `start`: return the number, and the index of the next byte.
+def _parse_zigzag(head: bytes, start: int) -> tuple[int, int]:
+    """Parse one of the numbers in the head of a value: the count of the message type's indexes, or one of the indexes.
 
-    If the number is negative, raises `VectorError`.
+    The number starts at the byte `start`, as a zigzag varint. Returns the number, and the index of the byte after the
+    number. If the number is negative, or has no end, raises `VectorError`.
     """
     zigzag = 0  # twice the number, or odd for a negative number
-    for i, byte in enumerate(value[start:]):
-        zigzag |= (byte & 0x7F) << 7 * i
+    for i, byte in enumerate(head[start:]):
+        zigzag |= (byte & 0x7F) << (7 * i)  # each byte holds seven bits, the lowest bits first
         is_last = byte < 0x80
         if is_last:
             if zigzag & 1:
                 raise VectorError("undecodable", "not framed as a schema registry's clients do: a negative index")
             return zigzag >> 1, start + i + 1
-    raise VectorError("undecodable", "not framed as a schema registry's clients do: it ends within the indexes")
+    raise VectorError(
+        "undecodable", "not framed as a schema registry's clients do: the indexes of its type have no end"
+    )

@@ -148,18 +148,19 @@ class Batch:
         return self.decoded.vectors.nbytes + count_value_bytes(self.records)
 
     def reject(self, reason: str, message_by_offset: Mapping[int, str]) -> Self:
-        """Reject records with vectors, and return the batch without these vectors.
+        """Reject the records whose offsets are in `message_by_offset`, and return the batch without their vectors.
 
-        `message_by_offset` has a message for each record to reject. `reason` is the short name of the reason.
+        Each of these records has its own message. All have the same `reason`, a short name. Records without vectors are
+        left as they are.
         """
         decoded = self.decoded
-        offsets = offsets_of(self.records)
+        offsets = offsets_of(self.records)  # of all records of the batch
         new_rejects = []
-        for index in decoded.indices.tolist():  # of the records that hold vectors
-            message = message_by_offset.get(int(offsets[index]))
+        for record_index in decoded.indices.tolist():  # only the m records that hold vectors
+            message = message_by_offset.get(int(offsets[record_index]))
             if message is not None:
-                new_rejects.append(Reject(index, reason, message))
-        # (m,), as `decoded.indices` and `timestamps`: they have one item for each record with vectors.
+                new_rejects.append(Reject(record_index, reason, message))
+        # (m,): `decoded.indices` and `timestamps` also have one item for each of the m records.
         is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
         remaining = decoded.keep_values(is_kept)._replace(
             rejects=sorted([*decoded.rejects, *new_rejects]),

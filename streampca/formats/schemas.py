@@ -131,9 +131,10 @@ class SchemaCache(Generic[T]):
             self._request_lock.release()
 
     def _create_decoder_for(self, schema_prefix: bytes) -> T | VectorError:
-        """Get the schema whose id is in the prefix from the registry, and return its decoder.
+        """Ask the registry for the schema that a prefix names, and return a decoder for this schema.
 
-        A permanent error is returned, to be cached. A temporary error is raised, and so not cached.
+        If the schema can never be used, returns an error, which the caller caches. If the next attempt may succeed,
+        raises an error, which is not cached.
         """
         schema_id = _parse_schema_prefix(schema_prefix)
         try:
@@ -146,9 +147,9 @@ class SchemaCache(Generic[T]):
             return self._create_decoder(schema)
         except VectorError as error:
             return VectorError(error.reason, f"schema {schema_id}: {error}")
-        except (StreampcaError, TimeoutError):
+        except (StreampcaError, TimeoutError):  # not the fault of the schema
             raise
-        except Exception as error:  # schemas are as untrusted as values
+        except Exception as error:  # a schema is as untrusted as a value, and may cause any error
             text = on_one_line(f"{type(error).__name__} {error}")
             return VectorError("undecodable", f"schema {schema_id} cannot be used: {text[:_MAX_ERROR_LENGTH]}")
 

@@ -1,4 +1,4 @@
-"""Finds names in `field` at which no vector has a number: with missing=impute, a misspelt name is a gap for ever."""
+"""Finds names in `field` for which no vector has a number: with missing=impute, a misspelt name is a gap for ever."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ class SeenNames:
 
     @property
     def has_unseen(self) -> bool:
-        """Whether there are names at which no vector had a number."""
+        """Whether there are names for which no vector had a number."""
         return not self._is_seen.all()
 
     def add(self, V: Array) -> None:
@@ -28,12 +28,16 @@ class SeenNames:
             self._is_seen |= ~np.isnan(V).all(axis=0)
 
     def describe_unseen(self, what_was_read: str) -> str:
-        """Say at which names none of the vectors so far has a number. See the function `describe_unseen`."""
+        """Say for which names none of the vectors so far has a number. See the function `describe_unseen`."""
         return describe_unseen(self._names, self._is_seen, what_was_read)
 
 
 def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[np.bool_], what_was_read: str) -> str:
-    """Say at which names no vector has a number; "" if there is none."""
+    """Say for which names of dimensions no vector has a number; "" if there is no such name, or no vector.
+
+    `is_seen_by_dimension` (d,) marks the dimensions in which a vector has a number. `names` is None if the dimensions
+    have no names. Messages call the vectors `what_was_read`.
+    """
     has_vectors = is_seen_by_dimension.any()  # each vector has at least one number
     if not names or not has_vectors:
         return ""

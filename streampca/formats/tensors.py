@@ -15,17 +15,17 @@ class TensorRow(list[Any]):
     """A vector of a tensor. It is never a part of a longer vector."""
 
 
-def tensor_field_names(names: Collection[object]) -> set[str]:
-    """Return the names of fields that may mark an array with one of these `names` as a sparse vector or a tensor.
+def tensor_field_names(array_names: Collection[object]) -> set[str]:
+    """Return the names of fields that may stand beside these arrays and mark them as sparse vectors or tensors.
 
-    For example, `indices` beside `values` marks a sparse vector, and `shape` beside `data` marks a tensor. If arrays
-    with these `names` are never sparse vectors or tensors, the set is empty.
+    For example, `indices` beside the array `values` marks a sparse vector, and `shape` beside the array `data` marks a
+    tensor. Only arrays named `values` or `data` can be marked. For other names, the set is empty.
     """
-    return _TENSOR_FIELD_NAMES if _ARRAY_NAMES & set(names) else set()
+    return _TENSOR_FIELD_NAMES if _ARRAY_NAMES & set(array_names) else set()
 
 
 def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
-    """Return the entry `name` of an object. If the entry is the array of a tensor, return the rows of the tensor.
+    """Return the field `name` of an object. If the field is the array of a tensor, return the rows of the tensor.
 
     A tensor has an array `values` or `data`, and beside it a `shape`. An array `values` beside `indices` is a sparse
     vector, for which `VectorError` is raised.
@@ -42,16 +42,20 @@ def read_array(parent: Mapping[Any, Any], name: Any) -> Any:
 
 
 def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
-    """Return whether an object has indices for the entries of an array, as a sparse vector has."""
+    """Return whether an object has `indices` for the numbers of an array, as a sparse vector has."""
     indices = parent.get("indices")
     if indices == []:
-        # A sparse vector of zeros has no entries either. Beside entries, [] is an unset field of Protobuf.
-        return not array
+        # Beside an empty array, this is a sparse vector of zeros. Beside numbers, `indices` was not set in Protobuf.
+        is_array_empty = not array
+        return is_array_empty
     return indices is not None
 
 
 def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
-    """Return the rows of a tensor; if it has one axis, return its numbers."""
+    """Return the rows of a tensor. A row has the numbers of all axes but the first: shape [2, 3, 4] gives 2 rows of 12.
+
+    If the tensor has one axis, or no numbers, returns its numbers.
+    """
     numbers = array
     while any(isinstance(entry, list) for entry in numbers):
         numbers = _flatten_once(numbers)
@@ -59,7 +63,7 @@ def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
         raise VectorError("wrong_length", f"{len(numbers)} numbers in {name!r}, not as many as its shape says")
     if len(shape) == 1 or not numbers:
         return numbers
-    row_length = len(numbers) // shape[0]  # not 0, since there are numbers
+    row_length = len(numbers) // shape[0]  # neither is 0, since `shape` multiplies to the number of numbers, above 0
     return [TensorRow(numbers[start : start + row_length]) for start in range(0, len(numbers), row_length)]
 
 

@@ -9,7 +9,7 @@ from streampca.errors import SettingsError, on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Writer
 
 _ROW_COUNT = 3
-_ROWS_OF_VALUES = np.array([1, 2])  # two values: one with one row, and one with two rows
+_SAMPLE_COUNTS = np.array([1, 2])  # the rows in each of two values: one row, then two rows
 
 
 def check_writer(writer: Writer, layout: Layout) -> None:
@@ -19,8 +19,8 @@ def check_writer(writer: Writer, layout: Layout) -> None:
     """
     fields: Fields = {name: _make_sample(kind) for name, kind in layout.fields.items()}
     _check_write(writer, fields, counts=None, expected_values=_ROW_COUNT, rows_text=f"{_ROW_COUNT} rows")
-    group_count = len(_ROWS_OF_VALUES)
-    _check_write(writer, fields, _ROWS_OF_VALUES, expected_values=group_count, rows_text="counts of 1 and 2 rows")
+    group_count = len(_SAMPLE_COUNTS)
+    _check_write(writer, fields, counts=_SAMPLE_COUNTS, expected_values=group_count, rows_text="counts of 1 and 2 rows")
 
 
 def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values: int, rows_text: str) -> None:

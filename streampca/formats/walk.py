@@ -1,7 +1,10 @@
 """Walks from a value along the paths of `field`: through objects, arrays, and texts that hold JSON.
 
-If paths share an array, the walk goes on in each of its elements, with all of these paths together. A condition of
-`where` goes along while its path has the same steps as all of these paths. Where the steps differ, it is tested.
+A path consists of steps. A step is the name of a field of an object, or a choice such as `[id=temp]`, which chooses an
+element of an array. If several paths lead into the same array, one walk goes on in each element with all these paths.
+
+A condition of `where` is tested on the innermost value that all paths share with it. With the paths `a.x` and `a.y`,
+the condition `a.id=1` is tested on the value at `a`, as `id=1`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +41,7 @@ class Absent(NamedTuple):
 
     @property
     def is_parent_of_right_type(self) -> bool:
-        """Whether `parent` only lacks this entry or element. If not, the path is wrong: a number has no names."""
+        """Whether `parent` only lacks this field or element. If not, the path is wrong: a number has no fields."""
         type_for_step = list if isinstance(self.step, Choice) else dict
         return isinstance(self.parent, type_for_step)
 
@@ -64,44 +67,47 @@ class _PathTree:
     by_next_step: Mapping[Step, "_PathTree"]  # the other paths, after their next step
 
     @classmethod
-    def of(cls, steps_by_path: Mapping[int, Sequence[Step]], depth: int = 0) -> "_PathTree":
-        """Create a tree of paths. `steps_by_path` are the steps that are left of each path, by the path's index.
+    def of(cls, remaining_steps: Mapping[int, Sequence[Step]], depth: int = 0) -> "_PathTree":
+        """Create a tree of paths from the steps that remain of each path, by the index of the path in `field`.
 
-        `depth` is the number of earlier steps, which all paths share.
+        {0: ("a", "x"), 1: ("a", "y"), 2: ()} gives a tree in which path 2 ends, and the step `a` leads to the tree of
+        {0: ("x",), 1: ("y",)}. `depth` is the number of earlier steps, which all these paths share.
         """
         ending_here = []
-        rest_by_next_step: dict[Step, dict[int, Sequence[Step]]] = {}
-        for index, steps in steps_by_path.items():
+        inner_steps_by_step: dict[Step, dict[int, Sequence[Step]]] = {}
+        for index, steps in remaining_steps.items():
             if steps:
-                rest_by_next_step.setdefault(steps[0], {})[index] = steps[1:]
+                inner_steps_by_step.setdefault(steps[0], {})[index] = steps[1:]
             else:
                 ending_here.append(index)
-        by_next_step = {step: cls.of(rest_by_path, depth + 1) for step, rest_by_path in rest_by_next_step.items()}
-        return cls(tuple(steps_by_path), depth, tuple(ending_here), by_next_step)
+        by_next_step = {step: cls.of(inner_steps, depth + 1) for step, inner_steps in inner_steps_by_step.items()}
+        return cls(
+            indices=tuple(remaining_steps), depth=depth, ending_here=tuple(ending_here), by_next_step=by_next_step
+        )
 
     @cached_property
     def common_next_step(self) -> Step | None:
-        """The step with which all of the paths go on; None if they go on with different steps, or if any ends here."""
+        """The step that all these paths take next; None if they take different steps, or if one of them ends here."""
         all_go_on_together = len(self.by_next_step) == 1 and not self.ending_here
         return next(iter(self.by_next_step)) if all_go_on_together else None
 
     def item_for_each_path(self, value: Any) -> list[Item]:
-        """Return an item with this value for each path."""
+        """Return an item for each path, all with the same value."""
         return [Item((index,), value) for index in self.indices]
 
     def items_ending_here(self, value: Any) -> list[Item]:
         """Return an item with this value for each path that ends here."""
         return [Item((index,), value) for index in self.ending_here]
 
-    def items_without_value(self, step: Step, parent: Any) -> list[Item]:
-        """For each path, return an item that says why the path has no value: `parent` is null, or has no `step`."""
+    def items_for_absent(self, step: Step, parent: Any) -> list[Item]:
+        """Return, for each path, an item that says why there is no value: `parent` is null, or has no `step`."""
         if parent is None:
             return self.item_for_each_path(SkipReason.NULL)
         return [Item((index,), Absent(index, step, parent)) for index in self.indices]
 
-    def going_on_except(self, steps: Sequence[Step]) -> "_PathTree":
-        """Return the paths that go on from here with a step that is not one of these."""
-        by_next_step = {step: paths for step, paths in self.by_next_step.items() if step not in steps}
+    def without_choices(self, choices: Sequence[Choice]) -> "_PathTree":
+        """Return the paths that go on from here, except those that go on with one of these choices."""
+        by_next_step = {step: paths for step, paths in self.by_next_step.items() if step not in choices}
         indices = sorted(index for paths in by_next_step.values() for index in paths.indices)
         return _PathTree(tuple(indices), self.depth, ending_here=(), by_next_step=by_next_step)
 
@@ -119,23 +125,24 @@ class Walk(NamedTuple):
         return cls(_PathTree.of(dict(enumerate(paths))), where)
 
     def find(self, value: Any) -> ItemsOrReason:
-        """Return items, in the order of the paths: what each path leads to, or why it leads to nothing.
+        """Return items, in the order of the paths: what each path leads to, or why the path leads to nothing.
 
         If the value does not meet the conditions, returns only `SkipReason.CONDITION_UNMET`. If a path should choose
         one element of an array, but several fit, raises `VectorError`.
         """
         if is_debezium_placeholder(value):  # counts as null, so no path has a value
             return self.paths.item_for_each_path(SkipReason.NULL)
-        all_paths_end_here = not self.paths.by_next_step
+        # The conditions are tested in `_find_whole`, `_find_in_array` and `_find_in_object`.
+        all_paths_end_here = not self.paths.by_next_step  # no path has a further step
         if all_paths_end_here:
-            return self._take_whole(value)
-        # A text that holds JSON is parsed, so that the paths can lead into it.
+            return self._find_whole(value)
+        # A text that holds JSON is parsed, so that the paths can lead into its content.
         content, max_json_texts = parse_json_texts(value, self.max_json_texts)
         walk = Walk(self.paths, self.conditions, max_json_texts)
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)
 
-    def _take_whole(self, value: Any) -> ItemsOrReason:
-        """Return the value itself for each path, if the value meets the conditions."""
+    def _find_whole(self, value: Any) -> ItemsOrReason:
+        """Return the value itself for each path. If a condition is not met, return `SkipReason.CONDITION_UNMET`."""
         if not are_met(self.conditions, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
         return self.paths.item_for_each_path(value)
@@ -143,62 +150,62 @@ class Walk(NamedTuple):
     def _find_in_object(self, value: Any) -> ItemsOrReason:
         """Return items, in the order of the paths: what each path leads to in an object.
 
-        A path ends at the object, or goes on in the entry that its next step names. A value that is not an object, such
-        as null, has no entries. If a condition is not met, returns `SkipReason.CONDITION_UNMET`.
+        In {"a": {"x": 1, "y": 2}, "b": 3}, the paths `a.x`, `a.y` and `b` lead to 1, 2 and 3. A value that is not an
+        object, such as null, has no fields. If a condition is not met, returns `SkipReason.CONDITION_UNMET`.
         """
-        entries = value if isinstance(value, dict) else {}
-        conditions_here, inner_conditions = self._divide_conditions(entries)
+        fields = value if isinstance(value, dict) else {}
+        conditions_here, inner_conditions = self._divide_conditions(fields)
         if not are_met(conditions_here, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(value)
-        # `inner_paths` are the paths that go on with the same step, without this step.
+        # From the paths `a.x` and `a.y`, `step` is `a`, and `inner_paths` are `x` and `y`.
         for step, inner_paths in self.paths.by_next_step.items():
-            if step not in entries:
-                items += inner_paths.items_without_value(step, parent=value)
+            if step not in fields:
+                items += inner_paths.items_for_absent(step, parent=value)  # they say why there is no value
                 continue
-            # If a path ends at an array, an entry beside the array, such as `shape`, may say how to read the array.
-            inner_value = read_array(entries, step) if inner_paths.ending_here else entries[step]
+            # If a path ends at an array, a field beside the array, such as `shape`, may say how to read the array.
+            inner_value = read_array(fields, step) if inner_paths.ending_here else fields[step]
             inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
             if isinstance(inner_items, SkipReason):
                 return inner_items
             items += inner_items
         return sorted(items, key=_first_path_index)
 
-    def _divide_conditions(self, entries: Mapping[Any, Any]) -> tuple[Sequence[Condition], Sequence[Condition]]:
-        """Return the conditions to test on an object, and those to test on the entry into which all paths lead.
+    def _divide_conditions(self, fields: Mapping[Any, Any]) -> tuple[Sequence[Condition], Sequence[Condition]]:
+        """Return the conditions to test on an object, and the conditions to test on the field that all paths lead into.
 
-        With the paths `a.x` and `a.y`, the condition `b=2` is tested on the object, and `a.id=1` on the entry `a`. If
-        the paths lead into different entries, all conditions are tested on the object.
+        If the paths are `a.x` and `a.y`, all lead into the field `a`: the condition `a.id=1` is tested on `a`, and
+        `b=2` is tested on the object. If the paths lead into different fields, all conditions are tested on the object.
         """
-        step = self.paths.common_next_step  # None if the paths lead into different entries
-        if step not in entries:
+        step = self.paths.common_next_step  # such as `a`; None if there is no field into which all paths lead
+        if step not in fields:
             return self.conditions, ()
         conditions_here = [condition for condition in self.conditions if _next_step(condition) != step]
-        # On the entry `a`, the condition `a.id=1` is tested as `id=1`.
+        # On the field `a`, the condition `a.id=1` is tested as `id=1`.
         inner_conditions = [_without_next_step(each) for each in self.conditions if _next_step(each) == step]
         return conditions_here, inner_conditions
 
     def _find_in_array(self, array: list[Any]) -> ItemsOrReason:
-        """Return what the paths lead to in an array, as items in the order of the paths.
+        """Return items, in the order of the paths: what each path leads to in an array.
 
-        With the paths `[id=temp].v`, `x` and `y`, the first item is the `v` of the element whose `id` is `temp`. The
-        paths `x` and `y` lead into each element, and share an item. This item is `Elements`: the array and a walk that
-        finds `x` and `y` in an element.
+        For example, the paths are `[id=temp].v`, `x` and `y`. The path `[id=temp].v` leads to the `v` of the element
+        whose `id` is `temp`. The paths `x` and `y` lead into each element, and share one item. The value of this item
+        is `Elements`: the array, and a walk that finds `x` and `y` in an element.
         """
         has_inner_arrays = any(isinstance(element, list) for element in array)
-        # A choice such as `[id=temp]` is made here. But if there are inner arrays, the choice is made in each of them.
+        # Choices such as `[id=temp]`. If there are inner arrays, the choices are made later, in each inner array.
         choices = [] if has_inner_arrays else [step for step in self.paths.by_next_step if isinstance(step, Choice)]
-        # Some conditions are tested on the array, some on each element, and some on the element that paths choose.
+        # A condition is tested on the array, on each element, or on the element that the paths choose.
         conditions = self._divide_conditions_in_array(has_inner_arrays=has_inner_arrays)
         if not are_met(conditions.on_array, array, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
         items = self.paths.items_ending_here(array)
-        for choice in choices:
+        for choice in choices:  # `[id=temp]` gives the item of `[id=temp].v`
             chosen_items = self._find_in_chosen(array, choice, conditions)
             if isinstance(chosen_items, SkipReason):
                 return chosen_items
             items += chosen_items
-        paths_into_each_element = self.paths.going_on_except(choices)
+        paths_into_each_element = self.paths.without_choices(choices)  # `x` and `y`
         if paths_into_each_element.indices:
             walk = Walk(paths_into_each_element, conditions.on_each_element, self.max_json_texts)
             items.append(Item(paths_into_each_element.indices, Elements(array, walk)))
@@ -207,44 +214,45 @@ class Walk(NamedTuple):
     def _divide_conditions_in_array(self, *, has_inner_arrays: bool) -> "_DividedConditions":
         """Return which conditions are tested on an array, which on each element, and which on the chosen element.
 
-        With the path `[id=temp].value`, `[id=temp].unit=C` is tested on the chosen element, and `unit=C` on each
-        element. `[id=hum].value=1` is tested on the array, because it is about another element of the array.
+        The comments have an example of each case, for the path `[id=temp].value`.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
-            step = _next_step(condition)  # `unit` or `[id=temp]`; None if the condition is on the array itself
+            step = _next_step(condition)  # such as `[id=temp]` or `unit`; None if the condition is on the array itself
             # If there are inner arrays, `[id=temp]` chooses an element of an inner array, and none of this array.
-            if isinstance(step, Choice) and not has_inner_arrays:
-                all_paths_choose_the_same = step == self.paths.common_next_step
-                if all_paths_choose_the_same:
-                    divided.on_chosen_element.append(_without_next_step(condition))
-                else:
-                    divided.on_array.append(condition)
+            chooses_element = isinstance(step, Choice) and not has_inner_arrays
+            if chooses_element and step == self.paths.common_next_step:  # all paths choose the same element
+                # `[id=temp].unit=C` is tested on the element with the id `temp`, as `unit=C`.
+                divided.on_chosen_element.append(_without_next_step(condition))
+            elif chooses_element:
+                # `[id=hum].value=1` is about an element that the paths do not choose.
+                divided.on_array.append(condition)
             elif step is None or self.paths.ending_here:
-                # If a path ends at the array, it needs the whole array, so that no element may be left out.
+                # If a path ends at the array, the path leads to the whole array: no element may be left out.
                 divided.on_array.append(condition)
             else:
+                # `unit=C` is tested on each element: an element that does not meet the condition is left out.
                 divided.on_each_element.append(condition)
         return divided
 
     def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
-        """Return what paths such as `[id=temp].value` lead to in the element that the choice `[id=temp]` chooses.
+        """Return items: what paths such as `[id=temp].value` lead to in the element that `[id=temp]` chooses.
 
-        The element must also meet the conditions that are tested on each element. If several elements fit and meet
-        these conditions, raises `VectorError`.
+        Of the elements with this id, the one is chosen that meets conditions on each element, such as `unit=C`. Then
+        the conditions on the chosen element, such as `[id=temp].unit=C`, are tested on this element only. If several
+        elements can be chosen, raises `VectorError`.
         """
-        # This walk goes on in the chosen element, and tests the conditions on this element.
-        walk = Walk(self.paths.by_next_step[choice], conditions.on_chosen_element, self.max_json_texts)
+        inner_paths = self.paths.by_next_step[choice]  # such as `value`
         fitting = [element for element in array if self._fits(element, choice)]
-        if not fitting:
-            return walk.paths.items_without_value(choice, parent=array)
+        if not fitting:  # no element has this id, so the paths may be wrong
+            return inner_paths.items_for_absent(choice, parent=array)
         accepted = [element for element in fitting if are_met(conditions.on_each_element, element, self.max_json_texts)]
-        if not accepted:
-            # Only the paths with this choice lead to nothing. Other paths may lead to a value.
-            return walk.paths.item_for_each_path(SkipReason.CONDITION_UNMET)
+        if not accepted:  # only the paths with this choice lead to nothing: other paths may lead to a value
+            return inner_paths.item_for_each_path(SkipReason.CONDITION_UNMET)
         if len(accepted) > 1:
             raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
-        return walk.find(accepted[0])
+        walk_in_element = Walk(inner_paths, conditions.on_chosen_element, self.max_json_texts)
+        return walk_in_element.find(accepted[0])
 
     def _fits(self, element: Any, choice: Choice) -> bool:
         """Return whether a choice such as `[id=temp]` chooses this element of an array."""
@@ -259,7 +267,10 @@ class Elements(NamedTuple):
     walk: Walk
 
     def items_of_each_element(self) -> Iterator[ItemsOrReason]:
-        """Yield, for each element, the items of the paths in it; or the reason to skip it, an unmet condition."""
+        """For each element, yield what the paths lead to in this element; or the reason to skip it, an unmet condition.
+
+        In the array [{"x": 1}, {"x": 2}], the path `x` gives two lists: one with the item 1, and one with the item 2.
+        """
         return map(self.walk.find, self.array)
 
 
@@ -286,11 +297,16 @@ def _first_path_index(item: Item) -> int:
 
 
 def are_met(conditions: Sequence[Condition], value: Any, max_json_texts: int = MAX_JSON_TEXTS) -> bool:
-    """Return whether a value meets all conditions. If a condition's path leads to several values, one is enough."""
+    """Return whether a value meets all conditions.
+
+    If a condition's path leads to several values, one of these values must meet the condition: {"tags": ["a", "b"]}
+    meets `tags=b`. The path may lead through at most `max_json_texts` texts that hold JSON.
+    """
     for condition in conditions:
-        walk = Walk(_tree_of_one_path(condition.steps), conditions=(), max_json_texts=max_json_texts)
-        values = list(single_values(walk.find(value))) or [None]  # an empty array on the path counts as null
-        if not any(map(condition.accepts, values)):
+        walk_to_values = Walk(_tree_of_one_path(condition.steps), conditions=(), max_json_texts=max_json_texts)
+        # An empty array on the path holds no values, and counts as null.
+        values_at_path = list(single_values(walk_to_values.find(value))) or [None]
+        if not any(map(condition.accepts, values_at_path)):
             return False
     return True
 
@@ -303,12 +319,13 @@ def _tree_of_one_path(steps: tuple[Step, ...]) -> _PathTree:
 def single_values(items: ItemsOrReason) -> Iterator[Any]:
     """Yield each number, text or other value that paths lead to. The values in an array are yielded one by one.
 
-    `items` has what each path leads to. For a path that leads to nothing, yields None.
+    `items` has what each path leads to. With the path `a.b`, {"a": [{"b": 1}, {"b": [2, 3]}, {"c": 4}]} gives 1, 2, 3
+    and None, because the path leads to nothing in the last element.
     """
     if isinstance(items, SkipReason):  # a condition of `where` is not met, so there are no items
         return
     for item in items:
-        if isinstance(item.value, Elements):  # an array in whose elements the path goes on
+        if isinstance(item.value, Elements):  # the array at `a`: the path goes on in each element, with `b`
             for items_in_element in item.value.items_of_each_element():
                 yield from single_values(items_in_element)
         elif isinstance(item.value, SkipReason | Absent):  # the path leads to nothing
@@ -329,8 +346,8 @@ def _values_inside(value: Any) -> Iterator[Any]:
 def parse_json_texts(value: Any, max_json_texts: int) -> tuple[Any, int]:
     """Return the content of a text that holds JSON, and how many more texts may be parsed inside of the content.
 
-    If the content is such a text again, it is parsed, too: at most `max_json_texts` texts. Any other value is its own
-    content.
+    The content may be a text that holds JSON again: at most `max_json_texts` texts are parsed. Any other value is
+    returned as it is.
     """
     content = value
     remaining_texts = max_json_texts

@@ -22,17 +22,17 @@ def meyer(C: Array, C_pinv: Array, y: Array, eta: float) -> tuple[Array, Array, 
     """
     x = C_pinv @ y  # coordinates of the message
     r = C @ x - y  # residual
-    # An implicit step uses the residual that the next C leaves: C ← C − η r′ xᵀ with r′ = r / (1 + η‖x‖²).
-    h = eta / (1 + eta * (x @ x))
+    # An implicit step is C ← C − η r′ xᵀ, where r′ = r / (1 + η‖x‖²) is the residual that the next C leaves.
+    h = eta / (1 + eta * (x @ x))  # η r′ = h r
     next_C = C - h * np.outer(r, x)
-    next_C_pinv = _update_pinv(C_pinv, -h * r, x)
+    next_C_pinv = _update_pinv(C_pinv, w=-h * r, x=x)  # the next C is C + w xᵀ
     return next_C, next_C_pinv, float(r @ r)
 
 
 def _update_pinv(C_pinv: Array, w: Array, x: Array) -> Array:
     """Return the pseudo-inverse (k, d) of the next C, C + w xᵀ, by Meyer's formula.
 
-        (C + w xᵀ)† = C† + C†n (w − ‖w‖²n)ᵀ / (1 + ‖n‖²‖w‖²)        n = C†ᵀx
+        n = C†ᵀx        (C + w xᵀ)† = C† + [C†n / (1 + ‖n‖²‖w‖²)] (w − ‖w‖²n)ᵀ
 
     x (k,) are the coordinates of the message. w (d,) is a multiple of the residual, so w is orthogonal to all columns
     of C.

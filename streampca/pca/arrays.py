@@ -35,7 +35,8 @@ def fill_nulls(rows: Any) -> Any:
     """Return rows of Python objects with NaN in place of null, and rows of numbers unchanged."""
     is_frame = hasattr(rows, "isna")  # pandas
     if is_frame:
-        has_objects = object in list(rows.dtypes)  # pandas itself converts the NA of other types
+        # Only columns of objects need `mask`: pandas turns the NA of other types into NaN when it makes an array.
+        has_objects = object in list(rows.dtypes)
         return rows.mask(rows.isna()) if has_objects else rows
     if isinstance(rows, list | tuple):
         rows = np.asarray(rows)

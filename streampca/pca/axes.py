@@ -15,24 +15,31 @@ _ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 
 
 def decompose(state: State, columns: int) -> State:
-    """If a state keeps Σ, compute C from Σ: up to `columns` leading axes, each times its standard deviation."""
+    """If a state keeps its covariance Σ, compute `State.C` from Σ: the leading axes, `columns` at most.
+
+    Each axis is multiplied by its standard deviation. A state that does not keep Σ has only axes, and is returned as it
+    is.
+    """
     if state.covariance is None:
         return state
-    smallest = float(np.sqrt(np.finfo(np.float64).tiny))  # smaller squares underflow
-    limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest)
+    smallest_deviation = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers underflow
+    # Which axes are kept: the first `columns` whose variance is neither rounding nor too small.
+    limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest_deviation)
     return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
 
 
 def adapt_columns(state: State, config: LearningConfig) -> State:
-    """If a state keeps Σ, compute from Σ the columns of [C | F] that `config` asks for.
+    """If a state keeps Σ, compute from Σ the columns [C | F] that `config` asks for, and store them in `State.C`.
 
-    If `config` does not keep Σ, the state loses Σ. A standardised stream then keeps the variance of each entry. If
-    entries were missing, the state keeps the share of the weight for which each entry has been known.
+    If `config` keeps Σ, the state keeps Σ, too. If not, the state keeps the following instead of Σ:
+
+    - if the stream is standardised, the variance of each entry
+    - if entries were missing, the share of the weight for which each entry has been known
     """
     if state.covariance is None:
         return state
     CF = ritz.decompose_covariance(_unpack_standardised(state.covariance, state), config.limits)
-    state = replace(state, C=CF.astype(config.dtype))  # `State.C` holds [C | F]
+    state = replace(state, C=CF.astype(config.dtype))  # `State.C` holds all columns, [C | F]
     if config.keeps_covariance:
         return state
     is_standardised = state.scale is not None
@@ -77,10 +84,11 @@ def choose_signs(components: F64, reference: Array | None = None) -> F64:
 
     Without a reference, the largest entry of each row becomes positive.
     """
+    # Without a reference, the rows are compared with the d unit vectors. The similarities are then the rows' entries.
     similarity = components if reference is None else components @ reference.T
     most_similar = np.abs(similarity).argmax(axis=1)
-    largest = similarity[np.arange(len(similarity)), most_similar]
-    signs = np.where(largest < 0, -1.0, 1.0)
+    similarity_to_most_similar = similarity[np.arange(len(similarity)), most_similar]
+    signs = np.where(similarity_to_most_similar < 0, -1.0, 1.0)
     return components * signs[:, None]
 
 
@@ -93,6 +101,7 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     if reference is not None and reference.shape[1] == leading_axes.shape[1]:
         leading_axes = choose_signs(leading_axes, reference)
     total_variance = state.total_variance
+    # A state keeps these shares only if messages had gaps. A state that was made from a model has only `known`.
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:
         # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately. Then variances
@@ -124,17 +133,18 @@ def _floor_variances_at_error(state: State) -> tuple[F64, float]:
 
         (total variance − sum of λ) / (d − r)
 
-    If the mean is negative, every variance is taken to have the error −mean. Then d variances are returned, each at
-    least this error. If the mean is not negative, the r variances are returned as they are.
+    A true variance is never negative. So if the mean is negative, −mean is an error of estimation, and every eigenvalue
+    is taken to have an error of this size. Then d variances are returned, each at least the error. If the mean is not
+    negative, the r variances are returned as they are.
     """
     dimensions = state.seen_dimensions  # entries that were never observed have no variance
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
     other_directions = dimensions - len(variance)
-    excess = float(variance.sum()) - total_variance  # above 0 if the other eigenvalues have a negative sum
-    if excess <= 0 or not other_directions:
+    minus_sum_of_others = float(variance.sum()) - total_variance  # of the other eigenvalues
+    if minus_sum_of_others <= 0 or not other_directions:
         return variance, total_variance
-    error = excess / other_directions
+    error = minus_sum_of_others / other_directions
     floored = np.full(dimensions, error)
     floored[: len(variance)] = np.maximum(variance, error)
     return floored, float(floored.sum())
@@ -143,12 +153,13 @@ def _floor_variances_at_error(state: State) -> tuple[F64, float]:
 def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32:
     """Return what a model's file saves of the covariance, so that learning can continue after the model.
 
-    If the state keeps Σ, this is Σ/t, packed (d(d + 1)/2,), of standardised entries if the stream is standardised.
-    If the state does not keep Σ, this is the factor [C | F]/√t (d, r). t is the total variance of the model.
+    If the state keeps Σ, this is Σ/t as a packed triangle (d(d + 1)/2,). If the stream is standardised, Σ is converted
+    to the covariance of the standardised entries. If the state does not keep Σ, this is [C | F]/√t (d, r). t is the
+    total variance of the model.
     """
     t = model_total_variance or 1.0
     if state.covariance is None:
-        return np.asarray(state.C / np.sqrt(t), np.float32)  # `State.C` holds [C | F]
+        return np.asarray(state.C / np.sqrt(t), np.float32)  # `state.C` holds all columns, [C | F]
     packed = _unpack_standardised(state.covariance, state)[np.tril_indices(len(state.mean))]
     return np.asarray(packed / t, np.float32)
 
@@ -181,47 +192,49 @@ def restore_state(
     )
     if config.keeps_covariance:
         return _restore_covariance(state, model, covariance_or_axes, is_seen, config)
-    return _restore_factor(state, model, covariance_or_axes, config)
+    return _restore_columns(state, model, covariance_or_axes, config)
 
 
-def _restore_factor(state: State, model: Model, saved_factor: Array | None, config: LearningConfig) -> State:
-    """Return the state with the factor [C | F].
+def _restore_columns(state: State, model: Model, saved_columns: Array | None, config: LearningConfig) -> State:
+    """Return the state with all its columns, [C | F], in `State.C`.
 
-    `saved_factor` is [C | F], divided by the root of the total variance. If no factor was saved, only C is restored,
-    from the model's axes. `State.C` holds [C | F].
+    `saved_columns` is [C | F], divided by the root of the total variance. If no columns were saved, the model's axes
+    become C, and F is empty.
     """
-    if saved_factor is None:
-        factor = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
+    if saved_columns is None:
+        columns = model.components.T.astype(np.float64) * np.sqrt(model.explained_variance)
     else:
-        factor = saved_factor * np.sqrt(state.total_variance)
-    has_variance = np.square(factor).sum(axis=0) > 0
-    factor = np.ascontiguousarray(factor[:, has_variance], config.dtype)
+        columns = saved_columns * np.sqrt(state.total_variance)
+    has_variance = np.square(columns).sum(axis=0) > 0
+    columns = np.ascontiguousarray(columns[:, has_variance], config.dtype)
     variances = None
     if model.scale is not None:
-        standardised_variances = _find_standardised_variances(factor, model.scale)
-        variances = standardised_variances / model.scale**2  # of the data: the scale is 1/standard deviation
-    return replace(state, C=factor, variances=variances)
+        # The state keeps the variances of the data, before they are standardised. The scale is 1/standard deviation.
+        standardised_variances = _find_standardised_variances(columns, model.scale)
+        variances = standardised_variances / model.scale**2
+    return replace(state, C=columns, variances=variances)
 
 
 def _restore_covariance(
-    state: State, model: Model, covariance_or_axes: Array | None, is_seen: NDArray[np.bool_], config: LearningConfig
+    state: State, model: Model, saved_covariance: Array | None, is_seen: NDArray[np.bool_], config: LearningConfig
 ) -> State:
-    """Return the state with Σ and [C | F].
+    """Return the state with Σ, and with the columns [C | F] in `State.C`.
 
-    `covariance_or_axes` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model
-    by probabilistic PCA.
+    `saved_covariance` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model by
+    probabilistic PCA.
     """
     d = model.dimensions
-    if covariance_or_axes is None:
+    if saved_covariance is None:
         standardised_covariance = _make_covariance(model, is_seen)
     else:
-        standardised_covariance = triangle.unpack(covariance_or_axes * np.float64(state.total_variance), d)
+        standardised_covariance = triangle.unpack(saved_covariance * np.float64(state.total_variance), d)
         trace = float(standardised_covariance.trace())
-        # If Σ has negative eigenvalues, `make_model` has raised small variances. Then their total exceeds the trace.
+        # If Σ has negative eigenvalues, `make_model` has raised small variances for the model, so that the model's
+        # total variance is larger than the trace. The state gets the trace.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
-    # Converted to the units of the data. If the stream is not standardised, D is 1.
+    # Convert to the units of the data: D is 1/standard deviation of each entry, or 1 if not standardised.
     covariance = standardised_covariance / np.outer(model.D, model.D)
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
@@ -230,16 +243,18 @@ def _restore_covariance(
 def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     """Estimate the covariance (d, d) of a stream from its model, by probabilistic PCA.
 
-    All entries that some message has shown have the same noise variance. Along its axes, the model has more variance.
+    All entries that some message has shown get the same noise variance. Along the model's axes, the covariance gets the
+    model's variances.
     """
     U = model.components.T.astype(np.float64)
     # The noise variance of a model is never 0. A stream without variance must get a covariance of 0.
     noise = model.noise_variance if model.total_variance > 0 else 0.0
     covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
-        # A standardised entry has the variance 1, or 0 if it is constant. So the diagonal is known exactly.
-        learned_axes = U[:, model.explained_variance > 0]  # a constant entry is 0 on all of them
-        np.fill_diagonal(covariance, _find_standardised_variances(learned_axes, model.scale))
+        # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant. A constant
+        # entry is recognised by its scale, and because it is 0 on all axes that have variance.
+        axes_with_variance = U[:, model.explained_variance > 0]
+        np.fill_diagonal(covariance, _find_standardised_variances(axes_with_variance, model.scale))
     return np.asarray(covariance)
 
 

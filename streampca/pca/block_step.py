@@ -33,12 +33,13 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
        `retention` (n,) of the weight of earlier messages.
     2. Move C by Algorithm 1, a gradient step for each message, which also gives the losses. A message v far from the
        mean m is clipped: only a share of v − m is kept.
-    3. If Σ is kept, add the block to it. Compute the next [C | F], from Σ or from rows of the past and the block.
+    3. Compute the next columns [C | F], all of which `State.C` holds. If the state keeps its covariance Σ, add the
+       block to Σ, and compute the columns from Σ. Otherwise compute the columns from rows for the past and the block.
     """
-    # One array has a row for each message. If Σ is not kept, free rows for the columns of [C | F] come first. The array
-    # is written up to three times: `prepare_block` writes standardised messages to `block_rows`, `block.learn` replaces
-    # them by the rows √c·y that it has learned, and `_update_factor` writes the past to the free rows.
-    past_row_count = 0 if config.keeps_covariance else state.rank
+    # `rows` has a row for each message of the block. `prepare_block` writes the standardised messages to these rows,
+    # and `block.learn` replaces them by the rows √c·y: y is the centred message, and c its share of the weight. If Σ is
+    # not kept, empty rows come first, in which `_update_without_covariance` writes the past.
+    past_row_count = 0 if config.keeps_covariance else state.rank  # one for each column of [C | F]
     rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
     block_rows = rows[past_row_count:]
     prepared = prepare_block(state, V, retention, config, standardised_out=block_rows)
@@ -53,7 +54,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         Y=block_rows,  # may be the same memory as `prepared.V`: a message is read before its row is written
     )
     losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
-    after = replace(
+    partly_updated = replace(  # Σ and [C | F] are still from before the block
         state,
         mean=prepared.in_units_of_data(learned.mean),
         weight=weights.total,
@@ -65,52 +66,59 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         pinv_error=learned.pinv_error,
     )
     if config.keeps_covariance:
-        return _update_covariance(after, prepared, learned, config), losses
-    return _update_factor(after, prepared, learned, rows, config), losses
+        return _update_with_covariance(partly_updated, prepared, learned, config), losses
+    return _update_without_covariance(partly_updated, prepared, learned, rows, config), losses
 
 
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:
     """Compute the losses of the messages of a block, each before the message was learned.
 
-    A loss is ‖v − m‖² less its explained part. Algorithm 1 has computed the explained part of ‖y‖² for
-    y = √(1 − a)(v − m), where a is the message's weight in the mean. So this part is divided by 1 − a.
+        loss of a message v = ‖v − m‖² − (explained part of ‖y‖²) / (1 − a)        y = √(1 − a) (v − m)
+
+    m is the mean before the message, and a is the weight of the message in the mean after it. Algorithm 1 learns y, so
+    it has computed the explained part of ‖y‖². The explained part of ‖v − m‖² is 1/(1 − a) times as large.
     """
     explained_square_of_y = np.nan_to_num(learned.explained_square, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
     # For the first message of a stream, a is 1 and y is 0: this must not be 0/0.
     one_minus_a = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     explained_square = explained_square_of_y / one_minus_a
-    residual = np.clip(learned.squared_distance - explained_square, 0.0, learned.squared_distance)
-    return Losses(residual=residual, norm=learned.squared_distance)
+    square = learned.squared_distance  # ‖v − m‖²
+    return Losses(residual=np.clip(square - explained_square, 0.0, square), norm=square)
 
 
-def _update_covariance(
-    after: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
+def _update_with_covariance(
+    state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> State:
-    """Return the state with the next Σ and [C | F]. `after` still has both from before the block.
+    """For a state that keeps its covariance Σ: return the state with the next Σ and the next columns [C | F].
+
+    `state` is the state after the block, but its Σ and its columns, which `state.C` holds, are from before the block.
 
     1. Add the block to Σ.
-    2. Put three kinds of columns side by side: C after Algorithm 1, F from before the block, and random sums of the
-       block's rows, which contain new directions.
+    2. Put three kinds of columns side by side: C as Algorithm 1 has moved it, F from before the block, and random sums
+       of the block's rows, which contain new directions.
     3. Search the leading axes of Σ from the span of these columns. The leading axes are the next [C | F].
     """
-    covariance_before = after.covariance
+    # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, it is in the units of the next scale.
+    covariance_before = state.covariance
     if covariance_before is None:
         covariance_before = np.zeros(config.dimensions * (config.dimensions + 1) // 2)
     if prepared.has_known_gaps:
-        next_state, covariance = add_block_with_gaps(after, covariance_before, prepared, learned, config)
+        next_state, square = add_block_with_gaps(state, covariance_before, prepared, learned, config)
     else:
-        next_state, covariance = _add_complete_block(after, covariance_before, prepared, learned)
-    # The random sums are added in pairs, because half as many are enough.
+        next_state, square = _add_complete_block(state, covariance_before, prepared, learned)
+    # 2. Half as many random sums are enough for a state that keeps Σ, so they are added in pairs.
     random_sums = learned.random_sums[:, ::2] + learned.random_sums[:, 1::2]
-    F = after.C[:, config.components :]
+    F = state.C[:, config.components :]
     start = np.hstack([learned.C, F, random_sums])
-    if prepared.scale is not None and next_state.scale is not None:
+    if prepared.scale is not None and next_state.scale is not None:  # the stream is standardised
         to_next_units = next_state.scale / prepared.scale
         start = start * to_next_units[:, None].astype(config.dtype)
-    if after.rank:  # 0 if no message before the block has differed from the mean: then there are no axes to start from
-        CF = ritz.update_on_covariance(covariance, start, config.limits)
+    # 3. The first block, and a stream that was constant so far, have no columns to start from.
+    had_columns = state.rank > 0
+    if had_columns:
+        CF = ritz.update_on_covariance(square, start, config.limits)
     else:
-        CF = ritz.decompose_covariance(covariance, config.limits)
+        CF = ritz.decompose_covariance(square, config.limits)
     return replace(next_state, C=CF.astype(config.dtype, copy=False))
 
 
@@ -121,85 +129,96 @@ def _add_complete_block(
 
         next Σ = past · Σ + D⁻¹ (sum of c yyᵀ) D⁻¹
 
-    `past` is the share of the weight before the block, and c are the shares of its messages y. The rows of `learned.Y`
-    are √c y. Σ is a packed triangle in the units of the data. D (d,) is 1/standard deviation of each entry before the
-    block, by which the messages of a standardised stream were multiplied; in other streams, D is 1.
+    `past` is the share that the messages before the block have in the weight after it, and c are the shares of the
+    block's messages y. The rows of `learned.Y` are √c y. If the stream is standardised, the messages y were multiplied
+    by D (d,): 1/standard deviation of each entry before the block. In other streams, D is 1. Σ is a packed triangle in
+    the units of the data.
 
-    `state` is the state after the block, but without the next Σ. Returns this state with the next Σ; and the next Σ as
-    a square (d, d), multiplied by the next D from left and right.
+    `state` is the state after the block, but its Σ is from before the block. Returns this state with the next Σ, and
+    the next Σ as a square (d, d), multiplied by the next D from left and right.
     """
     past = prepared.weights.past
     D = prepared.D
-    product = triangle.gram(learned.Y)  # sum of c yyᵀ
+    product = triangle.gram(learned.Y)  # sum of c yyᵀ, in the units of the data times D
     next_D = D
     is_standardised = prepared.scale is not None
     if is_standardised:
-        variance_before = covariance_before[find_packed_diagonal(len(D))]
-        variances = past * variance_before + product.diagonal() / D**2  # in the units of the data
-        state, next_D = scaling.rescale(state, variances)
-    covariance, standardised_square = triangle.add_block(
-        covariance_before, past, product, to_units_of_triangle=1.0 / D, to_next_units=next_D
+        variances_of_data_before = covariance_before[find_packed_diagonal(len(D))]
+        variances_of_data = past * variances_of_data_before + product.diagonal() / D**2
+        state, next_D = scaling.rescale(state, variances_of_data)
+    covariance, square = triangle.add_block(
+        covariance_before, past, product, to_units_of_triangle=1.0 / D, to_units_of_square=next_D
     )
-    return replace(state, covariance=covariance), standardised_square
+    return replace(state, covariance=covariance), square
 
 
-def _update_factor(
-    after: State, prepared: PreparedBlock, learned: block.BlockResult, rows: Array, config: LearningConfig
+def _update_without_covariance(
+    state: State, prepared: PreparedBlock, learned: block.BlockResult, rows: Array, config: LearningConfig
 ) -> State:
-    """If Σ is not kept, return the state with the next [C | F]. `after` still has [C | F] from before the block.
+    """For a state that does not keep its covariance Σ: return the state with the next columns [C | F].
 
-    1. Let A be `rows`: the past and the block. Then Σ = AᵀA + variance_outside · I.
-    2. Update the variances of the entries, with which a stream is standardised.
-    3. If the stream is standardised, the columns of A were multiplied by D: 1/standard deviation of each entry before
-       the block. Convert A to the next D.
-    4. The next [C | F] are the leading axes of A, exactly or by Nyström's method.
+    `state` is the state after the block, but its columns, which `state.C` holds, are from before the block.
+
+    1. Write the past as rows above the rows of the block, √c y for each message y with the share c of the weight. All
+       rows together are A, and Σ = AᵀA + sI: the past has the variance s (`variance_outside`) in every direction.
+    2. Update the variances of the entries, by which a stream is standardised.
+    3. If the stream is standardised, the columns of A are in the units of the data times D: 1/standard deviation of
+       each entry before the block. Compute the factors that convert A to the next D, and convert s.
+    4. Find the leading axes of A, exactly or by Nyström's method. With s added to their variances, they are the next
+       [C | F].
     """
-    # 1. The block is in the last rows of A already. The past is written to the first rows.
-    variance_outside = _write_past_rows(rows, prepared)
-    F = after.C[:, config.components :]
-    # Nyström's method searches the axes in the span of these columns. `random_sums` are sums of the block's rows with
-    # random signs, which contain the new directions of the block.
-    start = np.hstack([learned.C, F, learned.random_sums])
-    after = _update_entries(after, prepared, learned, config)  # 2.
+    variance_outside = _write_past_rows(rows, prepared)  # 1.
+    state = _update_entries(state, prepared, learned, config)  # 2.
     to_next_units: Array | float = 1.0  # a factor of each column of A
     if prepared.scale is not None:  # 3.
-        after, next_scale = scaling.rescale(after, after.entry_variances)
+        state, next_scale = scaling.rescale(state, state.entry_variances)
         D_ratio = next_scale / prepared.scale
         to_next_units = D_ratio.astype(config.dtype)
         variance_outside *= scaling.compute_variance_factor(D_ratio)
-    # 4.
-    is_small = after.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
-    start_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or after.rank < config.components
-    if is_small or start_lacks_directions:
-        CF = ritz.decompose_rows(rows * to_next_units, config.limits)
+    # 4. Nyström's method searches the axes in the span of C as Algorithm 1 has moved it, of F, and of a few random sums
+    # of the block's rows. This span lacks directions if the block outweighs the past, or if the past has few columns.
+    is_small = state.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
+    span_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or state.rank < config.components
+    if is_small or span_lacks_directions:
+        CF = ritz.decompose_rows(rows * to_next_units, config.limits)  # exactly
     else:
-        CF = ritz.update_on_rows(rows, start, config.limits, to_next_units)
-    return replace(after, C=add_variance(CF, variance_outside))
+        F = state.C[:, config.components :]
+        start = np.hstack([learned.C, F, learned.random_sums])
+        CF = ritz.update_on_rows(rows, start, config.limits, to_next_units)  # by Nyström's method
+    return replace(state, C=add_variance(CF, variance_outside))
 
 
 def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
-    """Fill the first rows of `rows`, which are free, with rows R for the messages before the block; return s.
+    """Express the covariance before the block by rows R and a variance s in all directions.
 
         past · (covariance before the block) = RᵀR + sI
 
-    `past` is the share of these messages in the weight after the block. s is a variance in all directions.
+    `past` is the share that the messages before the block have in the weight after it. R has a row for each column of
+    [C | F]. R is written to the first rows of `rows`, which are still empty. Returns s.
     """
     past = prepared.weights.past
-    past_rows, variance_outside = prepared.before.split_covariance()
-    rows[: len(past_rows)] = np.sqrt(past) * past_rows
-    return variance_outside * past
+    unweighted_rows, variance_outside = prepared.before.split_covariance()  # R and s for past = 1
+    rows[: len(unweighted_rows)] = np.sqrt(past) * unweighted_rows
+    return past * variance_outside
 
 
 def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
-    """For a state that keeps no Σ: add the block to the variances of the entries, in the units of the data.
+    """For a state that does not keep Σ: add the block to what the state keeps of each entry.
 
-    Only a standardised stream has these variances. If entries are missing, the means are computed again, too.
+    If an entry is missing in this block or was missing before, these are the mean, the share of the weight for which
+    the entry was known and, in a standardised stream, the variance. Otherwise, only a standardised stream needs this
+    step, for the variances:
+
+        next variance = past · variance + (sum of c y²) / D²
+
+    `past` is the share of the weight of the messages before the block, and c the share of a message y of the block. y
+    was multiplied by D, 1/standard deviation of each entry. Dividing by D² converts to the units of the data.
     """
     if prepared.has_known_gaps:
         return add_block_to_entries(state, prepared, learned, config)
     is_standardised = prepared.scale is not None
     if not is_standardised:
         return state
-    squares = scaling.sum_squares(learned.Y)  # sum of c y² for standardised messages y of weight c
+    squares = scaling.sum_squares(learned.Y)  # sum of c y²: the rows of `learned.Y` are √c y
     variances_before = state.entry_variances
     return replace(state, variances=prepared.weights.past * variances_before + squares / prepared.D**2)

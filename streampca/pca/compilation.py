@@ -20,10 +20,10 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
 
     `on_compile` is called once if numba compiles.
     """
-    first_block_size = _MESSAGES // 2  # the other messages are a second block, which is learned by other functions
+    first_block_size = _MESSAGES // 2  # the second block has the other messages, and needs code that the first does not
     small = replace(config, dimensions=3, components=2, warm_up=first_block_size)
     if not config.keeps_covariance:
-        small = replace(small, factor=True)  # otherwise a state of 3 dimensions would keep Σ
+        small = replace(small, factor=True)  # `factor`: never keep Σ, which a state of 3 dimensions otherwise keeps
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))
     retention = np.ones(_MESSAGES)  # without a half-life
     if config.impute:

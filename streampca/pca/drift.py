@@ -76,18 +76,20 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
 def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """Compute the variance that new messages have along the orthonormal axes of an earlier model, Q (d, kₚ).
 
-        (sum over spikes of σ² · strength · true_share_in_Q) + kₚσ²
+    U (d, k) are the newest axes. A newest axis that fits more than noise is called a spike: it is near a true axis of
+    the stream. New messages have the variance σ²(1 + strength) along the true axis, and σ² in all other directions. So
+    the variance along the kₚ axes of Q is
 
-    U (d, k) are the newest axes. A spike is a newest axis that fits more than noise, so that it is near a true axis of
-    the stream. Messages have the variance σ²(1 + strength) along the true axis, and σ² in all other directions.
+        (sum over spikes of σ² · strength · true_share_in_Q) + kₚσ²
 
     `true_share_in_Q` is the squared length of the true axis's projection onto the span of Q. Only the projection of the
     newest axis is known: its squared length is about `overlap` · `true_share_in_Q`, where `overlap` is the squared
     cosine between the newest axis and the true axis.
     """
     spikes = newest.spikes
-    is_spike = spikes.overlap > 0  # has no value for axes beyond the dimensions that were observed
-    U_spikes = U[:, : len(is_spike)][:, is_spike]
+    is_spike = spikes.overlap > 0  # 0 for an axis that fits only noise
+    axis_count = len(is_spike)  # axes beyond the number of observed entries have no overlap
+    U_spikes = U[:, :axis_count][:, is_spike]
     share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)  # squared lengths of the projections of the newest axes
     true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
     earlier_count = Q.shape[1]  # kₚ
@@ -103,10 +105,11 @@ def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F6
     for model in (newest, earlier):
         if model.seen is not None:  # an entry that one of the models has not seen has no mean there, so no shift
             squared_shifts = np.where(model.seen, squared_shifts, 0.0)
-    earlier_total = earlier.total_variance
+    earlier_total_in_newest_units = earlier.total_variance  # the units are equal if the stream is not standardised
     if earlier.scale is not None:
         # A standardised entry has the variance 1 in the earlier units, and `to_newest_units`² in the newest. A constant
         # entry has the scale 1 and no variance.
         is_constant = earlier.scale == 1
-        earlier_total = float(np.square(to_newest_units)[~is_constant].sum())
-    return float(squared_shifts.sum() / np.float64(earlier_total))
+        earlier_total_in_newest_units = float(np.square(to_newest_units)[~is_constant].sum())
+    # A float64 of NumPy, because division by 0 must give ∞ or NaN, and not raise.
+    return float(squared_shifts.sum() / np.float64(earlier_total_in_newest_units))

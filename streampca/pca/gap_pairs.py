@@ -21,23 +21,28 @@ def add_block_with_gaps(
 ) -> tuple[State, Array]:
     """Add a block to Σ, if an entry is missing in this block or was missing before. gaps.py has the formulas.
 
-    1. Compute how the messages of the block change means and covariances: the shown changes.
-    2. Predict the changes of entries that the block lacks, or that began late. Drop predictions that explain too much.
+    1. Compute the shown changes: how means and covariances change by the entries that the block's messages have.
+    2. Predict the changes of entries that all messages of the block lack, or that began late in the stream. Drop the
+       prediction for an entry if the variance of the entry would become too small.
     3. Add both kinds of changes to the means and variances, then to all of Σ.
 
-    Σ and the returned state are in the units of the data, and Σ is a packed triangle. All changes are in these units
-    times D (d,): 1/standard deviation of each entry, or 1 if the stream is not standardised. Also returns the next Σ as
-    a square (d, d), times the next D on both sides.
+    Returns the state after the block, and its Σ as a square. D (d,) is 1/standard deviation of each entry before the
+    block, or 1 if the stream is not standardised. Units:
+
+        Σ in a state, packed               of the data
+        changes, and variances (d,)        of the data times D
+        the square Σ (d, d)                of the data times the next D, on both sides
     """
     D = prepared.D
     product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ, for messages y of weight c
     step = compute_entry_step(prepared, learned)  # the shown changes of single entries
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
-    row_squares = product.diagonal() + np.square(step.row_mean_change)  # Σc y² about the mean before the block
+    row_squares = product.diagonal() + np.square(step.filled_mean_change)  # Σc y² about the mean before the block
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
-    prediction = _drop_overpredicted(prediction, step, shown_changes, variance_before, prepared.eta)
-    mean_change, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, prepared.eta)
+    eta = prepared.eta  # share of the block in the weight
+    prediction = _drop_if_variance_too_small(prediction, step, shown_changes, variance_before, eta)
+    mean_change, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
     variance = np.maximum(variance, 0.0)
     after = replace(
         after,
@@ -55,7 +60,7 @@ def add_block_with_gaps(
         predicted_changes=prediction,
         mean_change=mean_change,
         variance=variance,
-        eta=prepared.eta,
+        eta=eta,
         D=D,
         next_D=next_D,
         square=standardised_square,
@@ -63,24 +68,24 @@ def add_block_with_gaps(
     return replace(after, covariance=covariance), standardised_square
 
 
-def _drop_overpredicted(
+def _drop_if_variance_too_small(
     prediction: pairs.PredictedChanges,
     step: EntryStep,
     shown_changes: pairs.PairChanges,
     variance_before: F64,
     eta: float,
 ) -> pairs.PredictedChanges:
-    """Drop the predictions of entries whose variances they would make too small.
+    """Drop the prediction for an entry if the variance of the entry would become too small.
 
-    A prediction is the change of variance that is expected from the changes of ordinary entries. If the block shows an
-    entry, the block replaces only the share E of the entry's variance, so 1 − E of the earlier variance must be left. A
-    prediction with which less is left is wrong. Such predictions could make a variance 0.
+    `prediction` has the change of each entry that is expected from the changes of other entries. The messages that have
+    the entry replace the share E of its variance, so the share 1 − E of `variance_before` (d,) must be left. If less
+    would be left, the prediction is wrong: it could even make the variance 0.
     """
-    E = step.replaced_share  # 0 if no message of the block shows the entry
+    E = step.replaced_share  # 0 if no message of the block has the entry
     _, variance_if_predicted = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
-    is_shown = E > 0
-    is_overpredicted = is_shown & (variance_if_predicted < (1 - E) * variance_before)
-    return prediction._replace(is_predicted=prediction.is_predicted & ~is_overpredicted)
+    is_in_block = E > 0
+    is_too_small = is_in_block & (variance_if_predicted < (1 - E) * variance_before)
+    return prediction._replace(is_predicted=prediction.is_predicted & ~is_too_small)
 
 
 def _add_changes_of_entries(
@@ -115,7 +120,7 @@ def _compute_shown_changes(
 
     The changes are computed from `product` (d, d), which is Σc yyᵀ over the messages y with the weights c. Each y is
     clipped, its missing entries are filled, and the mean is subtracted. Within the block, the mean moves by
-    `step.row_mean_change` (d,). `covariance_before` is Σ before the block, packed.
+    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block, packed.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -124,7 +129,7 @@ def _compute_shown_changes(
     if not prepared.filled:  # no message of the block lacks an entry, but earlier ones did
         return pairs.compute_changes_of_complete_block(
             product=product,
-            change_of_row_mean=step.row_mean_change,
+            change_of_row_mean=step.filled_mean_change,
             past=prepared.weights.past,  # share of the messages before the block in the weight
             covariance=covariance_before,
             D=prepared.D,
@@ -134,7 +139,7 @@ def _compute_shown_changes(
     shown_together = triangle.gram(weighted_shown)  # weight of the block's messages that show both entries
     return pairs.compute_changes(
         product=product,
-        change_of_row_mean=step.row_mean_change,
+        change_of_row_mean=step.filled_mean_change,
         # Sums over the messages of what C predicts for each entry, and of the rest, to separate both in `product`.
         fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
@@ -147,14 +152,20 @@ def _compute_shown_changes(
 
 
 def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
-    """Compute the sums of products of fits f and residuals r with the coordinates x: Σc f xᵀ and Σc (r/√q) xᵀ.
+    """Sum products of the filled messages with their coordinates x (K,): Σc f xᵀ and Σc (r/√q) xᵀ, (d, K) each.
 
-    A filled message is m + f + r/√q. f = Cx is predicted from its observed entries, and r is 0 where an entry is
-    missing. q is the share of messages that show the entry. c (n,) are the messages' weights, and `kept_share` (n,) the
-    shares of v − m that clipping has left.
+        filled message v = m + f + r/√q        f = Cx
+
+        c     weight of the message, one of (n,)
+        m     the mean, (d,)
+        f     the fit, (d,): what the observed entries of the message predict for all entries
+        r     the residual, (d,): observed entry − m − f; 0 where the entry is missing
+        q     (d,): share of the messages that have the entry
+
+    If a message is clipped, only the share `kept_share` (n,) of v − m is left, and the same share of x, f and r.
     """
-    C = filled.predictor.C
-    weighted_x = filled.X * (c * np.square(kept_share))[:, None]  # clipping scales both factors of each product
+    C = filled.predictor.C  # (d, K)
+    weighted_x = filled.X * (c * np.square(kept_share))[:, None]  # squared: clipping scales both factors of a product
     rows = filled.V - filled.predictor.mean  # f + r/√q
     xx = weighted_x.T @ filled.X  # Σc x xᵀ
     x_rows = weighted_x.T @ rows  # Σc x (f + r/√q)ᵀ

@@ -32,21 +32,25 @@ def predict_changes(
 ) -> pairs.PredictedChanges:
     """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
-    A late entry began late in the stream, a dead sensor is missing in all messages of the block, and an ordinary entry
-    is neither. `change` (d, d) is how the messages of the block change the covariances. `row_squares` (d,) are the sums
-    of the weighted squares of the block's entries, also of filled ones.
+    `step.replaced_share` (d,) is the share of an entry's mean and variance that the block replaces. It tells the kinds
+    of entries, with the block's share η of the weight:
 
-    1. Compute how the moments of the messages' coordinates x on the axes C change, from the ordinary entries alone.
-    2. Limit the changes of the moments of x.
-    3. The moments of late entries and dead sensors are predicted to change as those of Cx.
+        ordinary entry    above 0, and at most 1.5 η
+        dead sensor       0, because no message of the block has the entry
+        late entry        more than 1.5 η, because the entry began late and few earlier messages have it
+
+    `change` (d, d) is how the messages of the block change the covariances. `row_squares` (d,) are the sums of the
+    weighted squares of the block's entries, also of filled ones.
+
+    1. Compute how the mean and the covariances of the messages' coordinates x change, from the ordinary entries alone.
+    2. Limit these changes of x.
+    3. A late entry or dead sensor is predicted as Cx, with the axes C. So its moments change as those of Cx.
     """
-    # Of the moments of an ordinary entry, the block replaces about its own share η of the weight. Of a dead sensor, it
-    # replaces nothing. A late entry has few earlier messages, so the block replaces more.
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
     can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
     if not can_predict:
         return _predict_no_changes(len(is_ordinary))
-    was_known_before = step.entries.known_before > 0  # an earlier message has shown the entry
+    was_known_before = step.entries.known_before > 0  # a message before the block has the entry
     is_predicted = was_known_before & ~is_ordinary  # late entries and dead sensors
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
     x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)  # 1.
@@ -83,21 +87,21 @@ class _CoordinateChanges(NamedTuple):
 
 
 def _find_limiting_factors(x_changes: _CoordinateChanges) -> tuple[float, float]:
-    """Return the factors by which predicted changes of the mean and of the covariances must be multiplied.
+    """Return two factors, at most 1, which limit predicted changes: one for means, one for covariances.
 
-    x (K,) are the coordinates of a message on the columns of C. The mean square of a coordinate is about 1. If the
-    ordinary entries, from which x is computed, are nearly constant, x may be far too large. So the changes of the mean
-    and of the second moments of x are limited to those of coordinates with a mean square of 30.
+    Changes are predicted from the coordinates x (K,) of messages on the axes C, whose mean square is about 1. x is
+    computed from the ordinary entries, which began early in the stream and occur in the block. If these entries are
+    nearly constant, x may be far too large. So changes are limited to those of coordinates with a mean square of 30.
     """
-    largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)
-    mean_square = float(x_changes.mean @ x_changes.mean)
-    mean_factor = np.sqrt(_find_limiting_factor(mean_square, largest_square))  # of the mean, not of its square
-    covariance_factor = _find_limiting_factor(float(x_changes.second_moments.trace()), largest_square)
+    largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)  # of all K coordinates together
+    square_of_mean = float(x_changes.mean @ x_changes.mean)
+    mean_factor = np.sqrt(_find_reducing_factor(square_of_mean, largest_square))  # the root multiplies the mean
+    covariance_factor = _find_reducing_factor(float(x_changes.second_moments.trace()), largest_square)
     return mean_factor, covariance_factor
 
 
-def _find_limiting_factor(square: float, largest: float) -> float:
-    """Return the factor that reduces a square to the `largest` square allowed."""
+def _find_reducing_factor(square: float, largest: float) -> float:
+    """Return min(1, largest/square), by which a square must be multiplied so that it is at most `largest`."""
     is_too_large = square > largest  # not if it is NaN
     return largest / square if is_too_large else 1.0
 
@@ -105,19 +109,24 @@ def _find_limiting_factor(square: float, largest: float) -> float:
 def _predict_coordinates(
     predictor: Predictor, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
 ) -> _CoordinateChanges:
-    """Compute how the moments of the coordinates x of messages change with those of the ordinary entries y_L.
+    """Compute from the changes of the ordinary entries how the messages' coordinates x (K,) change with a block.
 
-    An ordinary entry began early in the stream, and messages of the block show it. The predictor finds x by ridge
-    regression of y_L on C_L, the rows of C (d, K) for ordinary entries. All other entries are predicted as Cx. Δ (d, d)
-    is the `change` of the covariances, and δ (d,) is the change of the means:
+    Ordinary entries L were known before the block for most of the weight, and the block has them. x is found from the
+    ordinary entries y_L of a message by ridge regression on C_L, their rows of C (d, K):
 
-        x = M C_Lᵀ y_L                          M = (C_LᵀC_L + diag(ridge))⁻¹
-        cov(y_L, x) changes by Δ_LL C_L M       cov(x, x) changes by M C_Lᵀ Δ_LL C_L M
-        the mean of x changes by M C_Lᵀ δ_L     cov(Cx, x) changes by C times the change of cov(x, x)
+        x = M C_Lᵀ y_L        M = (C_LᵀC_L + diag(ridge))⁻¹
 
-    Entries that were not `is_known` before the block get zeros. Of Δ only the lower triangle is read.
+    So moments of x change linearly with those of y_L. Δ (d, d) is the `change` of the covariances (only the lower
+    triangle is read), and δ (d,) the change of the means:
+
+        1. cov(y_L, x) changes by Δ_LL C_L M
+        2. cov(x, x) changes by M C_Lᵀ Δ_LL C_L M
+        3. An entry outside of L is predicted as row C_i times x, so cov(y_i, x) changes by C_i · (change of cov(x, x)).
+        4. The mean of x changes by M C_Lᵀ δ_L.
+
+    Entries that were not known before the block (`is_known` is False) get zeros.
     """
-    # C, ridge, Δ and δ are divided by powers of this unit, so that products do not overflow. x has no unit.
+    # x has no unit. C, ridge, Δ and δ are divided by powers of one unit, so that their products do not overflow.
     unit = power_of_two(float(np.abs(predictor.C).max()))
     C = predictor.C * is_known[:, None] / unit
     C_L = C * is_ordinary[:, None]
@@ -125,25 +134,25 @@ def _predict_coordinates(
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
     # dsymm reads only the upper triangle of `change.T`, which is the lower triangle of Δ.
     Delta_C_L = blas.dsymm(1 / unit / unit, change.T, C_L)
-    ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # change of cov(y_L, x)
-    second_moments = M @ (C_L.T @ ordinary_with_x)  # change of cov(x, x)
-    predicted_with_x = C @ second_moments  # change of cov(Cx, x)
+    ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # 1. change of cov(y_L, x)
+    second_moments = M @ (C_L.T @ ordinary_with_x)  # 2. change of cov(x, x)
+    predicted_with_x = C @ second_moments  # 3. change of cov(Cx, x)
     covariances_with_x = np.where(is_ordinary[:, None], ordinary_with_x, predicted_with_x) * is_known[:, None]
     return _CoordinateChanges(
         C=C * unit,
         covariances_with_x=covariances_with_x * unit,
         second_moments=second_moments,
-        mean=M @ (C_L.T @ (mean_change / unit)),
+        mean=M @ (C_L.T @ (mean_change / unit)),  # 4.
     )
 
 
 def _limit_dead_sensors(C: F64, covariances_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
-    No message of the block shows a dead sensor, so its variance changes only by prediction. A message with an outlier
-    in other entries was clipped, but a prediction from these entries could give dead sensors the variance that the
-    outlier had before clipping. So the variances of dead sensors may grow in total by no more than the sum of the
-    weighted squares of their filled entries (`row_squares`, (d,)), which were clipped with the message.
+    All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. A message with
+    an outlier was clipped. Without a limit, the prediction could give dead sensors the variance that the outlier had
+    before clipping. So the variances of all dead sensors together may grow by at most the weighted squares of their
+    filled entries (`row_squares`, (d,)), which were clipped with the message.
     """
     # Entry i is predicted as C_i x, so its variance grows by C_i · (change of the covariances of entry i with x).
     predicted_growth = np.vecdot(C, covariances_with_x)

@@ -45,7 +45,7 @@ class EntryStep(NamedTuple):
     """How a block changes the moments of the entries, (d,) each."""
 
     entries: pairs.Entries
-    row_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the rows f + r/√q moves, which Algorithm 1 learns
+    filled_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the filled messages, with rows f + r/√q, moves
     replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
     known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
@@ -54,58 +54,68 @@ class EntryStep(NamedTuple):
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
     """Compute how a block changes the mean of each entry, and which share E of its moments the block replaces.
 
-    A message is predicted to have the fit f in an entry. If the message shows the entry, it has the residual r. All
-    weights are shares of the weight after the block (steps 1–3 of gaps.py):
+    In an entry, each message has a predicted value, the fit f. If the message has the entry, it also has a residual r,
+    the difference from the fit. All weights are shares of the weight after the block: c of a message, η of the block,
+    and n of the block's messages that have the entry.
 
-        c, η      weight of a message, and of the whole block
-        n         weight of the block's messages that show the entry
-        c₀N       weight for which the entry was known before the block
-        μ         Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block
-        g         min(η, n/RARELY_SHOWN), the weight with which the block counts
-        N′        c₀N + g, the weight for which the entry is known after the block; if it was known and n is 0, c₀N + η
-        E         g/N′
-        δ         Eμ, the change of the mean
+    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block.
+    2. E = g/N′. The block counts with the weight g for the entry, which is known for the weight N′ after the block.
+    3. δ = Eμ, the change of the mean.
     """
     eta = prepared.eta
     filled = prepared.filled
     d = len(prepared.origin)
-    shown_weight = np.full(d, eta)  # n
+    # 1.
+    observed_weight = np.full(d, eta)  # n: in a complete block, all messages have every entry
     root_q = np.ones(d)
     if filled:
-        shown_weight = prepared.weights.c @ filled.shown
+        observed_weight = prepared.weights.c @ filled.shown
         root_q = filled.root_q
     sum_of_fits = _sum_fits(prepared, learned)  # Σc f
-    row_mean_change = learned.mean - prepared.mean_before  # Σc f + Σc r/√q
-    sum_of_residuals = (row_mean_change - sum_of_fits) * root_q  # Σc r
-    divisor = np.where(shown_weight > 0, shown_weight, np.inf)  # if no message shows an entry, its mean residual is 0
-    block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ, about the mean before the block
-    counted_weight = np.minimum(eta, shown_weight / pairs.RARELY_SHOWN)  # g
-    known_weight_before = prepared.weights.past * prepared.before.known_shares  # c₀N
-    stays_known = (shown_weight <= 0) & (known_weight_before > 0)  # known before, but not shown by the block
-    known_weight = known_weight_before + np.where(stays_known, eta, counted_weight)  # N′
-    replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E
+    filled_mean_change = learned.mean - prepared.mean_before  # Σc f + Σc r/√q
+    sum_of_residuals = (filled_mean_change - sum_of_fits) * root_q  # Σc r
+    # If no message has an entry, its mean residual is 0.
+    divisor = np.where(observed_weight > 0, observed_weight, np.inf)
+    block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ
+    # 2.
+    known_weight_before = prepared.weights.past * prepared.before.known_shares  # for which the entry was known
+    counted_weight, known_weight = _count_weights(observed_weight, known_weight_before, eta)  # g, N′
+    replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E; 0 if never known
     return EntryStep(
         entries=pairs.Entries(
-            shown=shown_weight,
+            shown=observed_weight,
             known_before=known_weight_before,
             root_q=root_q,
             mean_factor=root_q / divisor,
         ),
-        row_mean_change=row_mean_change,
+        filled_mean_change=filled_mean_change,
         replaced_share=replaced_share,
         known=known_weight,
-        mean_change=replaced_share * block_mean,
+        mean_change=replaced_share * block_mean,  # 3.
     )
+
+
+def _count_weights(observed_weight: F64, known_weight_before: F64, eta: float) -> tuple[F64, F64]:
+    """Return the weight g with which a block counts for each entry, and N′ for which the entry is known after it.
+
+        g = min(η, n/RARELY_SHOWN)        N′ = `known_weight_before` + g
+
+    η is the weight of the block, and n (`observed_weight`) of its messages that have the entry. If the entry was known
+    before, but no message of the block has it, the entry stays known: N′ = `known_weight_before` + η.
+    """
+    counted_weight = np.minimum(eta, observed_weight / pairs.RARELY_SHOWN)
+    stays_known = (observed_weight <= 0) & (known_weight_before > 0)
+    return counted_weight, known_weight_before + np.where(stays_known, eta, counted_weight)
 
 
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     """Sum the fits f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    A message has a fit in every entry, which is predicted from the entries that the message shows. If all messages are
-    complete, nothing is predicted, and the sum is 0. The sum is also 0 if means are not learned.
+    A message has a fit in every entry: the value that its observed entries predict. If all messages are complete,
+    nothing is predicted, and the sum is 0. If means are not learned, no mean may change, so 0 is returned, too.
     """
     filled = prepared.filled  # None if all messages are complete
-    learns_means = prepared.weights.a.any()  # a: weights of the messages in the running mean
+    learns_means = prepared.weights.a.any()  # a: weight of each message in the running mean, 0 without learned means
     if not filled or not learns_means:
         return np.zeros(len(prepared.origin))
     fit_weights = prepared.weights.c * learned.kept_share  # a clipped message keeps this share of its fit
@@ -115,9 +125,15 @@ def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
 def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig) -> State:
     """For a state that keeps no Σ: add a block with gaps to the means and variances of the entries.
 
-    `state` still has the variances from before the block. The variance of an entry of y = D(v − m) is σ² before the
-    block, and σ² + E(s − σ²) − δ² after it. s is the mean square of the entry in the block about the mean before the
-    block, E the share of σ² that the block replaces, and δ the change of the mean.
+    A state keeps the variances of messages v. The formula is for y = D(v − m), where m is the mean before the block and
+    D (d,) is 1/standard deviation of each entry. So variances are multiplied by D², and the change is divided by D²:
+
+        variance of y after the block = σ² + E(s − σ²) − δ²
+
+        σ²    variance of y before the block; `state` still has σ²/D²
+        s     mean square of y in the block, about the mean before the block
+        E     share of σ² that the block replaces
+        δ     change of the mean
     """
     step = compute_entry_step(prepared, learned)
     state = replace(state, mean=move_mean(prepared, step.mean_change, config), known=none_if_all_known(step.known))
@@ -125,10 +141,11 @@ def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockRe
     if not is_standardised:  # only a standardised stream needs the variances of entries
         return state
     D_squared = prepared.D**2
-    squares = sum_squares(learned.Y)  # Σc y², about the mean of the filled messages, which moves within the block
-    squares_about_mean_before = squares + np.square(step.row_mean_change)  # how far this mean moves
+    # Algorithm 1 has centred the rows of `learned.Y` on the mean of the filled messages, which moves within the block.
+    squares_about_moving_mean = sum_squares(learned.Y)  # Σc y²
+    squares_about_mean_before = squares_about_moving_mean + np.square(step.filled_mean_change)
     mean_square = squares_about_mean_before / prepared.eta  # s
-    variances_before = state.entry_variances  # of v: σ²/D²
+    variances_before = state.entry_variances  # σ²/D²
     change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)
     return replace(state, variances=np.maximum(variances_before + change / D_squared, 0.0))
 

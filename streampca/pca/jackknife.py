@@ -34,17 +34,17 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
 
     With G groups of weights w_j, whose sum is W:
 
-        sin² of the error = Σ_j (W/w_j − 1)/G · sin²(axes without group j, axes)
+        sin² of the error = Σ_j (W/w_j − 1)/G · sin²(axes without group j, axes of all groups)
 
-    The sum is computed twice: for the angles between the two subspaces of all axes, and for the angle of each axis.
-    Returns None with fewer than four groups, or without variance. The axes beyond the rank of `merged` are arbitrary,
-    so their error is a right angle.
+    The sum is computed for each axis alone, and for the subspace of all axes: the sum of sin² of its principal angles.
+    Returns None with fewer than four groups, or if `merged` has no axes. If `merged` has fewer axes than `components`,
+    the remaining axes are arbitrary, so their error is a right angle.
     """
     rank = min(components, merged.rank)
     if len(groups) < FEWEST_GROUPS or not rank:
         return None
     weights = np.array([group.weight for group in groups])
-    factors = (weights.sum() / weights - 1) / len(groups)
+    factors = (weights.sum() / weights - 1) / len(groups)  # (W/w_j − 1)/G
     merged_axes, _ = axes.find_principal_axes(merged, rank)
     subspace_square = 0.0
     axis_squares = np.zeros(rank)
@@ -54,7 +54,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
         pooled_without_group = pool_groups(other_groups, most_columns).state(rank)
         axes_without_group, _ = axes.find_principal_axes(pooled_without_group, rank)
         cosines = merged_axes @ axes_without_group.T
-        # The sum of sin² of the principal angles between the subspaces is rank − Σ cosines².
+        # The sum of sin² of the principal angles between both subspaces is rank − Σ cosines².
         subspace_square += factor * max(rank - float((cosines**2).sum()), 0.0)
         axis_squares += factor * (1 - cosines.diagonal() ** 2).clip(0)
     axis_angles = np.arcsin(np.sqrt(axis_squares.clip(0, 1)))

@@ -47,7 +47,7 @@ class LearningConfig:
 
     @property
     def columns(self) -> int:
-        """The largest number of columns of [C | F], the axes of a state: k of C and `oversampling` of F, at most d.
+        """The most columns that a state may have: k in C and `oversampling` in F, together at most d.
 
         By default, F has fewer columns if the state also keeps the covariance Σ.
         """
@@ -95,10 +95,11 @@ class LearningConfig:
         """Return the number of messages in the block that follows messages of this weight.
 
         A young stream has short blocks, because its axes still change much. Longer blocks save decompositions. An old
-        stream has the longest blocks, if its vectors are short, so that a block takes little memory, or if it has so
-        many columns that a decomposition takes long.
+        stream has the longest blocks in two cases: its vectors are short, and a block takes little memory; or [C | F]
+        has many columns, and a decomposition takes long.
         """
-        if not weight:
+        is_first_block = not weight
+        if is_first_block:
             return max(self.first_block_size, 1)
         if weight < self.first_block_size + YOUNG_WEIGHT:
             return SHORT_BLOCK

@@ -18,14 +18,15 @@ class StateMerger:
     """
 
     def __init__(self, columns: int) -> None:
-        """Prepare the groups of states with up to `columns` columns.
+        """Prepare the groups of states with up to `columns` axes.
 
-        At the end, the columns and the mean of each group become rows of one matrix, which is decomposed. As many
-        groups are made as fit into a matrix of `MOST_SVD_ROWS` rows, but at least 4 and at most 8.
+        At the end, the axes and the mean of each group become rows of one matrix, which is decomposed. So there are
+        from `FEWEST_GROUPS` to `_MOST_GROUPS` groups: as many as fit into a matrix of `MOST_SVD_ROWS` rows.
         """
         self._columns = columns
         rows_per_group = columns + 1  # one row is for the mean
-        count = min(_MOST_GROUPS, max(MOST_SVD_ROWS // rows_per_group, FEWEST_GROUPS))
+        groups_that_fit = MOST_SVD_ROWS // rows_per_group
+        count = min(_MOST_GROUPS, max(groups_that_fit, FEWEST_GROUPS))
         self._groups = [PooledCovariance(columns) for _ in range(count)]
         self._added_count = 0
 

@@ -47,14 +47,14 @@ class Filled(NamedTuple):
 def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """Fill the missing entries of the block V (n, d) that follows `state` with predictions from the observed entries.
 
-    Predicted entries have no residual r, the difference between an entry and its prediction. To make up for this, an
-    observed entry becomes its prediction plus r/√q, where q is the share of the messages that show the entry. So the
-    squares of r/√q have about the sum that r² would have if all messages showed the entry.
+    An entry should vary about its prediction as much as if no message lacked the entry. A filled entry is exactly its
+    prediction. So an observed entry, which differs from its prediction by r, becomes the prediction plus r/√q, where q
+    is the share of the messages that have the entry: the sum of r²/q is about what the sum of r² would be without gaps.
     """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages that show each entry
+    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages that have each entry
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))  # with a smaller q, few messages would become too long
     filled, X = filling.fill(V, *predictor, root_q)  # X: the coordinates of the predictions
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
@@ -68,7 +68,7 @@ def make_predictor(state: State, components: int) -> Predictor:
     total_variance = max(state.total_variance, float(state.variance.sum()))
     return _build_predictor(
         state.mean,
-        state.C[:, :k],
+        state.C[:, :k],  # `state.C` holds all columns, [C | F]
         state.variance[:k],
         total_variance=total_variance,
         seen_dimensions=state.seen_dimensions,
@@ -78,19 +78,20 @@ def make_predictor(state: State, components: int) -> Predictor:
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen_dimensions: int) -> Predictor:
     """Make a predictor from the columns of C (d, k) that have more variance λ than the noise variance σ².
 
-    Probabilistic PCA predicts by ridge regression with the ridge σ² on columns that have the variance λ − σ². C has the
-    variance λ, which is larger by the factor λ/(λ − σ²). The prediction with C is the same if the ridge is multiplied
-    by this factor, which is 1/(1 − σ²/λ).
+        ridge = σ² λ/(λ − σ²) = σ² / (1 − σ²/λ)
+
+    Probabilistic PCA predicts by ridge regression with the ridge σ² on axes of the squared lengths λ − σ². The squared
+    lengths of C are λ. With C, the prediction is the same if the ridge is larger by the same factor λ/(λ − σ²).
     """
     noise = max(
         compute_noise_variance(variance, seen_dimensions, total_variance), _MIN_NOISE * variance.max(initial=0.0)
     )
     has_signal = variance > noise
-    if not has_signal.any():
+    if not has_signal.any():  # nothing can be predicted from other entries
         return _build_mean_predictor(mean)
     ridge = noise / (1 - noise / variance[has_signal])
     signal_C = C[:, has_signal].astype(np.float64)
-    # A constant entry has only rounding errors in C. It must be filled with exactly its mean.
+    # A constant entry has only rounding errors in its row of C. With zeros, it is filled with exactly its mean.
     rounding = 8 * float(np.finfo(C.dtype).eps)
     is_constant = np.abs(signal_C).max(axis=1) < rounding * np.abs(signal_C).max()
     signal_C[is_constant] = 0.0
@@ -103,32 +104,37 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 
 
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
-    """Clip outliers of the new entries of the block V (n, d): those that no message before the block has shown.
+    """Clip outliers of the new entries of the block V (n, d). A new entry was missing in all messages before the block.
 
-    Also returns the state. If means are learned (`center`), its mean has the block's means of the new entries.
+    Returns the state and the clipped block. If means are learned (`center`), the state's mean is set for new entries
+    that the block has; but the first block of a stream gets its mean later, by EM.
     """
     is_new = state.known_shares <= 0
     if not is_new.any():
         return state, V
     clipped = V.copy()
-    clipped[:, is_new] = centring.move_entries_near_medians(clipped[:, is_new])
+    clipped[:, is_new] = centring.move_entries_near_medians(clipped[:, is_new])  # clips to ten median distances
     is_first_block = not state.count
-    if is_first_block or not center:  # EM finds the means of a first block
+    if is_first_block or not center:
         return state, clipped
-    block_mean = compute_observed_mean(clipped)
-    was_constant = state.total_variance == 0
-    if was_constant:
-        # If all values of an entry are equal, the value itself is used. Their mean may be off by rounding, and in a
-        # stream without variance, all later values would then be outliers.
-        constant_values = _find_constant_values(clipped)  # NaN for an entry with several values
-        block_mean = np.where(np.isnan(constant_values), block_mean, constant_values)
+    stream_was_constant = state.total_variance == 0
+    block_mean = _compute_exact_mean(clipped) if stream_was_constant else compute_observed_mean(clipped)
     begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
     return replace(state, mean=np.where(begins_in_block, block_mean, state.mean)), clipped
 
 
+def _compute_exact_mean(V: Array) -> F64:
+    """Compute the mean of the observed values of each entry in V (n, d): exactly, if all values of the entry are equal.
+
+    A computed mean may be off by rounding. In a stream without variance, all later values would then be outliers.
+    """
+    constant_values = _find_constant_values(V)  # NaN for an entry with several values
+    return np.where(np.isnan(constant_values), compute_observed_mean(V), constant_values)
+
+
 def _find_constant_values(V: Array) -> F64:
-    """Find the value that each entry has in all messages that show it, (d,): NaN if there are several, 0 if none."""
-    lowest = np.fmin.reduce(V, axis=0)  # NaN if no message shows the entry
+    """Find the one value of each entry in the messages that have it, (d,): NaN for several values, 0 for none."""
+    lowest = np.fmin.reduce(V, axis=0)  # NaN if no message has the entry
     highest = np.fmax.reduce(V, axis=0)
     constant_values = np.where(lowest == highest, lowest, np.nan)
     return np.where(np.isnan(lowest), 0.0, constant_values).astype(np.float64)
@@ -141,13 +147,14 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
         constant_values = _find_constant_values(V)  # NaN for an entry with several values
         are_all_constant = not np.isnan(constant_values).any()
         if are_all_constant:
-            # The values themselves are used. Means may be off by rounding, and all later values would be outliers.
+            # The values are the means. Computed means may be off by rounding, and all later values would be outliers.
             return _build_mean_predictor(constant_values)
     seen_dimensions = int((~missing).any(axis=0).sum())
     mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
     for _ in range(EM_ITERATIONS):
-        # `fill` divides the residuals of observed entries by `root_q`. With 1, observed entries stay as they are.
+        # `fill` divides the difference between an observed entry and its prediction by `root_q`. With `root_q` = 1,
+        # observed entries stay as they are.
         filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
@@ -156,8 +163,9 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 
 
 def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: int) -> Predictor:
-    """Make the predictor of missing entries from the covariance YᵀY of filled messages (n, d) about the mean."""
+    """Make the predictor of missing entries from messages that were filled, (n, d), by their covariance YᵀY."""
     Y = (filled - mean) / np.sqrt(len(filled))
+    # Up to `components` axes are kept, except axes whose variance is only rounding.
     limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
     C = ritz.decompose_rows(Y, limits)  # the axes of YᵀY, times their standard deviations
     variance = np.vecdot(C.T, C.T)  # the squared length of each column
@@ -168,13 +176,13 @@ def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: i
 def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) -> Predictor:
     """Make the predictor with which EM begins on centred messages Y (n, d).
 
-    Usually EM begins with a predictor that fills missing entries with their means. If two entries never occur in one
-    message, EM would then often end in a wrong optimum. In this case EM begins with a covariance matrix, in which the
-    covariance of two such entries is estimated from the entries that occur with both.
+    Usually the predictor fills missing entries with their means. If two entries never occur in one message, EM would
+    often end in a wrong optimum. In this case the predictor is made from a covariance matrix, in which the covariance
+    of the two entries is estimated from the entries that occur with both.
     """
     shown = (~missing).astype(np.float64)
-    pair_counts = shown.T @ shown  # messages that show both entries
-    seen = np.flatnonzero(pair_counts.diagonal() > 0)  # entries that some message shows
+    pair_counts = shown.T @ shown  # messages that have both entries
+    seen = np.flatnonzero(pair_counts.diagonal() > 0)  # entries that some message has
     has_all_pairs = (pair_counts[np.ix_(seen, seen)] > 0).all()
     if has_all_pairs:
         return _build_mean_predictor(mean)
@@ -187,16 +195,17 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 
 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
-    """Fill in the covariances in Σ (d, d) of the pairs of entries that never occurred in one message.
+    """Fill in the covariances, in the matrix S (d, d), of the pairs of entries that never occurred in one message.
 
-    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries with equal rows of
-    `is_known` are a group. All covariances between two groups are filled in at once.
+    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries that occurred with the
+    same entries, so that their rows of `is_known` are equal, are a group. Therefore two groups have either all
+    covariances between their entries or none, and missing ones are filled in at once.
     """
     seen = np.flatnonzero(is_known.diagonal())  # entries that occurred in some message
     if is_known[np.ix_(seen, seen)].all():
         return S
     completed = S.copy()
-    _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)
+    _, group_indices = np.unique(is_known[seen], axis=0, return_inverse=True)  # the group of each seen entry
     groups = [seen[group_indices.ravel() == g] for g in range(group_indices.max() + 1)]
     for g, group_i in enumerate(groups):
         for group_j in groups[:g]:
@@ -212,9 +221,10 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     """Estimate the covariances between two groups i and j of entries as Σ_iL Σ_LL⁻¹ Σ_Lj.
 
     L are the entries that occurred in one message with the entries of both groups, and with each other. `is_known`
-    (d, d) says of each pair of entries whether they occurred in one message; its rows are equal within a group.
+    (d, d) says of each pair of entries whether they occurred in one message. All entries of a group have equal rows of
+    `is_known`, so the first row stands for all.
     """
-    with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])  # any entry stands for its group
+    with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
     L = with_both_groups[is_known[np.ix_(with_both_groups, with_both_groups)].all(axis=1)]
     if not len(L):
         return np.zeros((len(group_i), len(group_j)))
@@ -223,7 +233,7 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     inverse = (axes / np.maximum(variance, least)) @ axes.T
     with np.errstate(over="ignore", invalid="ignore"):
         covariances = np.nan_to_num(S[np.ix_(group_i, L)] @ inverse @ S[np.ix_(L, group_j)])
-    # Σ_LL of few messages may have eigenvalues below 0. They were raised to `least`, whose inverse is huge, so the
-    # covariances may be far too large.
+    # Negative eigenvalues of Σ_LL, as from few messages, were raised to `least`. The inverse of `least` is huge, so the
+    # covariances may be far too large, and are limited.
     variances = S.diagonal()
     return limit_covariances(covariances, variances[group_i], variances[group_j])

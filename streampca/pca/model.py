@@ -90,13 +90,14 @@ class Model:
     def expected_scores(self) -> F64:
         """The expected T², SPE and score T² + SPE/σ² of a message that is not learned yet, (3,).
 
-        Such a message has less variance along the learned axes, which fit the learned messages, and more outside.
+        Learned axes fit the learned messages, so new messages have less variance along the axes, and more outside.
         """
         d = self.seen_dimensions
         variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
         t2 = spiked_covariance.expect_t2_of_new_messages(variance, self.spikes, d, self.weight)
         directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
-        spe = directions_outside * self.spikes.noise_of_new_messages
+        spe = directions_outside * self.spikes.noise_of_new_messages  # times the mean variance in one direction
+        # The score of any message divides its SPE by the σ² of the learned messages, `noise_variance`.
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
     @cached_property
@@ -183,11 +184,14 @@ class Projected:
     def scores(self) -> Scores:
         """T², SPE and score of each vector; infinity if float64 overflows.
 
-        For vectors with missing entries, these are expected values.
+        For a vector with missing entries, all three are the expected values of the complete vector.
         """
-        model = self.model
         return compute_scores(
-            self.coordinates, self.residual, self.missing_t2, model.floored_variance, model.noise_variance
+            self.coordinates,
+            self.residual,  # already with what missing entries add to SPE
+            missing_t2=self.missing_t2,  # what missing entries add to T²; 0 for a complete vector
+            variance=self.model.floored_variance,  # never 0
+            sigma2=self.model.noise_variance,
         )
 
     @cached_property
@@ -213,9 +217,9 @@ class Projected:
         model = self.model
         d = model.seen_dimensions
         variance = model.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
+        # log det cov(y) of y = D(v − m): d − k directions have the noise variance
         log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:
-            # So far, this is log det cov(scale · v). Unseen dimensions have scale 1.
+        if model.scale is not None:  # cov(v) is D⁻¹ cov(y) D⁻¹, with D = scale, which is 1 in unseen dimensions
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 

@@ -18,7 +18,7 @@ _PER_OCTAVE = 32  # bins between a number and its double: the upper end of a bin
 _LOWEST = -32  # the lowest bin begins at 2^−32
 _OCTAVES = 96
 BINS = _PER_OCTAVE * _OCTAVES
-_LOWER_ENDS = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)  # of the bins of the octave 1 … 2
+_LOWER_ENDS = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)  # of the 32 bins from 1 to 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,9 @@ class PastScores:
         """Return the p-value of each score: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            bins, part_above = _find_bins(values)
-            at_least_as_high = 1 + weights_above[bins] + part_above * weights[bins]  # 1: the new score
-            all_scores = 1 + weights_above[0] + weights[0]
+            bins, fraction_above = _find_bins(values)  # the part of its bin's width that lies above a value
+            at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]  # 1: the new score itself
+            all_scores = 1 + weights_above[0] + weights[0]  # the first bin, and all bins above it
             p.append(at_least_as_high / all_scores)
         return Scores(*p)
 
@@ -98,15 +98,16 @@ class PastScores:
 
 
 def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
-    """Find the bin of each value, and the part of the bin above the value, 0 … 1.
+    """Find the bin of each value, and which fraction of the bin's width lies above the value, 0 … 1.
 
-    From 2^−32 on, each octave 2^j … 2^(j+1) has 32 bins. A value beyond the histogram goes into the first or last bin.
+    The bins begin at 2^−32, and each octave 2^j … 2^(j+1) has 32 bins. A value beyond the histogram goes into the first
+    or last bin.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
-    half_mantissa, exponent = np.frexp(limited)  # of the value half_mantissa · 2^exponent
-    mantissa = 2 * half_mantissa  # from 1 to below 2
-    octave = exponent - 1 - _LOWEST
-    bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1
+    half_mantissa, exponent = np.frexp(limited)  # value = half_mantissa · 2^exponent, half_mantissa from ½ to below 1
+    mantissa = 2 * half_mantissa  # value = mantissa · 2^(exponent − 1), mantissa from 1 to below 2
+    octave = exponent - 1 - _LOWEST  # 0 is the lowest octave
+    bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1  # the last bin with an end ≤ mantissa
     # The upper limit of the histogram would be in the bin after the last one.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + bin_in_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)

@@ -1,9 +1,9 @@
 """Pools the moments of two states: weighted means, variances and covariances about the common mean.
 
-Each entry and each pair of entries counts with a share of a state's weight. N_ij from `State.known` is the share of the
-weight for which both entries have been known, and s_j is the share of the messages that show entry j. An entry counts
-with the share e_j = min(N_jj, (s_j/0.1)²), and a pair of entries with min(N_ij, e_i, e_j). Shares of pairs are packed;
-if Σ is not kept, there are only shares of entries, (d,).
+In each entry and each pair of entries, a fraction of a state's weight counts. N_ij from `State.known` is the share of
+the weight for which both entries have been known, and s_j is the share of the messages that have entry j. The fraction
+of an entry is f_j = min(N_jj, (s_j/0.1)²), and that of a pair is min(N_ij, f_i, f_j). Fractions of pairs are packed; if
+Σ is not kept, there are only fractions of entries, (d,).
 """
 
 from dataclasses import replace
@@ -21,21 +21,21 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 def pool_moments(before: State, added: State, past_share: float, new_share: float) -> tuple[State, F64]:
     """Pool the moments of two states. Returns `before` with the pooled moments, and the vector √(pn) δ, (d,).
 
-    The columns and the weight of `before` stay as they are. `before` counts with the share p of the sum of both
-    weights, and `added` with the share n:
+    `before` has the mean m₁, the covariance Σ₁ and the share p of the sum of both weights. `added` has m₂, Σ₂ and n:
 
         δ = m₂ − m₁        mean = m₁ + nδ        covariance = pΣ₁ + nΣ₂ + pn δδᵀ
 
-    p is `past_share` and n is `new_share`, unless entries were missing. Then each entry has its own p and n.
+    p is `past_share` and n is `new_share`. But if entries began late or are rare, each entry has its own p and n, and
+    each pair of entries, too. The columns and the weight of `before` stay as they are.
     """
     mean_difference = added.mean - before.mean  # δ
-    added_shares = _compute_added_shares(before, added, past_share, new_share)
+    added_shares = _compute_added_shares(before, added, past_share, new_share)  # None: `new_share` in all pairs
     n: F64 | float = new_share
     p: F64 | float = past_share
-    if added_shares is not None:
+    if added_shares is not None:  # n and p of each entry, (d,)
         n = take_entry_shares(added_shares, len(mean_difference))
         p = 1 - n
-    weighted_difference = np.sqrt(p * n) * mean_difference
+    weighted_difference = np.sqrt(p * n) * mean_difference  # √(pn) δ
     square = float(weighted_difference @ weighted_difference)
     total_variance = past_share * before.total_variance + new_share * added.total_variance + square
     variances = None
@@ -48,7 +48,7 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
             covariance = past_share * before.covariance + new_share * added.covariance + pn_outer
         else:
             covariance = _pool_pair_by_pair(before.covariance, added.covariance, mean_difference, added_shares)
-            # Each entry has its own shares, so the total is the sum of the pooled variances.
+            # Each entry has its own shares, so the total from above is replaced by the sum of the pooled variances.
             total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
     pooled = replace(
         before,
@@ -65,68 +65,69 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
     """Pool the packed covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
 
-        (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)
+    `added` has the share n in each pair of entries (`added_shares`, packed), and the share e (d,) in each single entry.
+    δ (d,) is the mean of `added` less the mean of `before`. So the pooled mean is eδ from the mean of `before`, and
+    (1 − e)δ from the mean of `added`:
 
-    `added` has its own share n in each pair of entries, the packed `added_shares`. a and b (d,) are the distances of
-    both means from the pooled mean: a = eδ and b = (1 − e)δ, where δ is the mean of `added` less the mean of `before`,
-    and e is the share of `added` in each single entry.
+        (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)        a = eδ        b = (1 − e)δ
     """
     entry_shares = take_entry_shares(added_shares, len(mean_difference))  # e
-    before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_difference)
-    added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_difference)
+    before_about_new_mean = before + triangle.pack_outer(entry_shares * mean_difference)  # Σ₁ + aaᵀ
+    added_about_new_mean = added + triangle.pack_outer((1 - entry_shares) * mean_difference)  # Σ₂ + bbᵀ
     return (1 - added_shares) * before_about_new_mean + added_shares * added_about_new_mean
 
 
-def _compute_added_shares(before: State, added: State, past_share: float, new_share: float) -> F64 | None:
+def _compute_added_shares(before: State, added: State, past_weight: float, new_weight: float) -> F64 | None:
     """Compute the share of the state `added` in the pooled covariance of each pair of entries, packed.
 
-    `past_share` and `new_share` are the weights of the states, divided by their sum. A state with missing entries
-    counts only with a share of its weight in some pairs. If both states are complete, the answer is None: `added` has
-    the share `new_share` in all pairs.
+    `past_weight` and `new_weight` are the weights of the states, with the sum 1. In pairs of entries that began late
+    or are rare, only a fraction of a state's weight counts. Returns None if all weight counts in all pairs: then the
+    share is `new_weight` in all pairs. If the states do not keep Σ, returns the shares in single entries, (d,).
     """
-    counted_before = _compute_counted_shares(before)  # None: the state counts with its whole weight in all pairs
-    counted_added = _compute_counted_shares(added)
-    if counted_before is None and counted_added is None:
+    fraction_before = _compute_counted_fractions(before)  # None: the whole weight counts in all pairs
+    fraction_added = _compute_counted_fractions(added)
+    if fraction_before is None and fraction_added is None:
         return None
-    weight_before = past_share * (1.0 if counted_before is None else counted_before)
-    weight_added = new_share * (1.0 if counted_added is None else counted_added)
-    weight = weight_added + weight_before
-    return np.asarray(weight_added / np.where(weight > 0, weight, 1.0))
+    counted_before = past_weight * (1.0 if fraction_before is None else fraction_before)
+    counted_added = new_weight * (1.0 if fraction_added is None else fraction_added)
+    counted = counted_added + counted_before
+    return np.asarray(counted_added / np.where(counted > 0, counted, 1.0))
 
 
-def _compute_counted_shares(state: State) -> F64 | None:
-    """Compute how much a state counts in each pair of entries when states are pooled, as a share of its weight; packed.
+def _compute_counted_fractions(state: State) -> F64 | None:
+    """Compute which fraction of a state's weight counts in each pair of entries, packed; None means 1.
 
-    A pair counts with its known share, the share of the weight for which both entries have been known, but at most with
-    the share of its rarer entry. If no message shows both entries, but their covariance was estimated, the pair counts
-    with almost nothing. If the state does not keep Σ, returns the shares of single entries, (d,). None: all are 1.
+    This is the fraction for which both entries have been known, but at most the fraction that counts for the rarer
+    entry. If no message has both entries, but their covariance was estimated, almost nothing counts. If the state does
+    not keep Σ, returns the fractions for single entries, (d,).
     """
-    entry_shares = _compute_counted_shares_of_entries(state)
-    if state.known is None and entry_shares.min() >= 1:  # all pairs have always been known, and no entry is rare
+    entry_fractions = _compute_counted_fractions_of_entries(state)
+    if state.known is None and entry_fractions.min() >= 1:
         return None
     if state.covariance is None:
-        return entry_shares
-    share_of_rarer_entry = find_smaller_of_each_pair(entry_shares)
+        return entry_fractions
+    fraction_of_rarer_entry = find_smaller_of_each_pair(entry_fractions)
     if state.known is None:  # all pairs have always been known
-        return share_of_rarer_entry
-    # If no message shows both entries, their covariance was estimated from filled entries, or is still 0.
+        return fraction_of_rarer_entry
+    # If no message has both entries, their covariance comes from messages with filled entries, or is still 0.
     has_covariance = state.covariance != 0
-    share_if_filled = np.where(has_covariance, _FILLED_SHARE * share_of_rarer_entry, 0.0)
+    fraction_if_filled = np.where(has_covariance, _FILLED_SHARE * fraction_of_rarer_entry, 0.0)
     was_shown_together = state.known > 0
-    return np.where(was_shown_together, np.minimum(state.known, share_of_rarer_entry), share_if_filled)
+    return np.where(was_shown_together, np.minimum(state.known, fraction_of_rarer_entry), fraction_if_filled)
 
 
-def _compute_counted_shares_of_entries(state: State) -> F64:
-    """Compute the share of a state's weight with which each entry counts, (d,).
+def _compute_counted_fractions_of_entries(state: State) -> F64:
+    """Compute which fraction of a state's weight counts for each entry when states are pooled, (d,).
 
-    An entry counts with the share of the weight since the first message that shows it: its known share. An entry that
-    few messages show counts less, because most of its values were filled in by prediction.
+    This is the weight of the messages since the first one that has the entry, divided by all weight (`known_shares`).
+    If few messages have an entry, most of its values were filled in by prediction, so a smaller fraction counts.
     """
     if state.missing is None:  # no message lacks an entry
         return state.known_shares
-    shown_shares = 1 - state.missing  # of all messages
-    shares_if_rare = np.square(shown_shares / _RARELY_SHOWN_SHARE)  # squared, so that a few messages hardly count
-    return np.minimum(state.known_shares, shares_if_rare)
+    observed_share = 1 - state.missing  # share of all messages that have the entry
+    # At least 1 if a tenth of the messages or more have the entry. Squared, so that a rare entry hardly counts.
+    largest_fraction = np.square(observed_share / _RARELY_SHOWN_SHARE)
+    return np.minimum(state.known_shares, largest_fraction)
 
 
 def pool_shares(

@@ -37,7 +37,7 @@ class PooledRows(NamedTuple):
     @classmethod
     def of(cls, state: State) -> "PooledRows":
         """Make rows with the covariance of a state."""
-        rows, variance_outside = state.split_covariance()
+        rows, variance_outside = state.split_covariance()  # covariance = rowsᵀ · rows + variance_outside · I
         return cls([_ScaledRows(1.0, rows)], variance_outside, state.scale)
 
     @property
@@ -48,9 +48,10 @@ class PooledRows(NamedTuple):
     def with_state(self, state: State, past_share: float, new_share: float, weighted_difference: F64) -> "PooledRows":
         """Pool this covariance Σ₁ with Σ₂ of a state: past_share · Σ₁ + new_share · Σ₂ + bbᵀ.
 
-        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. A
-        covariance is kept as rows R with Σ = RᵀR. So p Σ has the rows √p R, bbᵀ has the row b, and a sum of covariances
-        has the rows of all.
+        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. If
+        R₁ and R₂ are the rows of Σ₁ = R₁ᵀR₁ and Σ₂ = R₂ᵀR₂, the pooled covariance has three kinds of rows:
+
+            √past_share · R₁        √new_share · R₂        b
         """
         added = PooledRows.of(state).in_units_of(self.scale)
         # b in the units of the rows, which are standardised if there is a scale
@@ -63,10 +64,10 @@ class PooledRows(NamedTuple):
         )
 
     def in_units_of(self, scale: F64 | None) -> "PooledRows":
-        """Convert the covariance of D(v − m) to that of D′(v − m), where D′ is `scale`: a factor D′/D for each entry.
+        """Convert the covariance of D(v − m) to that of D′(v − m). D is `self.scale`, and D′ is `scale`.
 
-        `variance_outside` is one number for all directions, so it is multiplied by the median of the squared factors.
-        Streams that are not standardised have no D, so nothing changes.
+        Each entry of a row is multiplied by D′/D. `variance_outside` is one number for all directions, so it is
+        multiplied by the median of the squared factors. Streams that are not standardised have no D: nothing changes.
         """
         if scale is None or self.scale is None:
             return self
@@ -87,14 +88,16 @@ def find_leading_axes(rows: F64, most_columns: int) -> F64:
     """Compute up to `most_columns` leading axes of the rows (n, d), each times its singular value, as columns (d, r).
 
     `decompose_rows` finds eigenvectors of products of the rows, which is quick, but inaccurate for small singular
-    values. If leading axes have small ones, and there are not too many rows, a singular value decomposition is used.
+    values. If leading axes have small singular values, a singular value decomposition is used, unless both n and d are
+    too large for it.
     """
     C = ritz.decompose_rows(
         rows, ritz.Limits(columns=most_columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
     )
     full_rank = min(rows.shape)  # the most axes that the rows can have
     variance = np.square(C).sum(axis=0)
-    found_all = len(variance) == min(most_columns, full_rank)  # fewer if singular values were too small for it
+    # `decompose_rows` leaves out axes with too small singular values.
+    found_all = len(variance) == min(most_columns, full_rank)
     is_accurate = len(variance) > 0 and found_all and variance[-1] > _SMALLEST_ACCURATE_SHARE * variance[0]
     is_too_large_for_svd = full_rank > MOST_SVD_ROWS
     if is_accurate or is_too_large_for_svd:
@@ -104,10 +107,11 @@ def find_leading_axes(rows: F64, most_columns: int) -> F64:
 
 def _decompose_by_svd(rows: F64, most_columns: int) -> F64:
     """Compute up to `most_columns` leading axes of the rows (n, d), each times its singular value, as columns."""
-    if not min(rows.shape):
+    if not min(rows.shape):  # no rows, or no entries
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # The length of a column is its singular value. Rounding must not make it shorter than the smallest one allowed.
+    # The length of a column is its singular value, but rounded. With the factor 2, no column is shorter than
+    # `_SMALLEST_SINGULAR_VALUE`.
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
     kept_count = int(np.sum(sigma[:most_columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -30,17 +30,18 @@ class PooledCovariance:
     Then the order of the states changes the result, because each state is pooled with the sum of the states before it.
     """
 
-    def __init__(self, columns: int, most_rows: int = 0) -> None:
-        """Prepare to pool states of up to `columns` columns.
+    def __init__(self, columns: int, min_row_limit: int = 0) -> None:
+        """Prepare to pool states that have up to `columns` axes each.
 
         If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. R has a row for
-        each column of each state, and for each difference between means. When R has too many rows, they are replaced by
-        their leading axes. At least `most_rows` rows are not too many.
+        each axis of each state, and for each difference between means. When R has more rows than a limit, the rows are
+        replaced by their leading axes. The limit is at least `min_row_limit`.
         """
-        self._columns_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)  # how many leading axes replace the rows
-        self._most_rows = max(2 * self._columns_kept, most_rows)  # more rows are replaced
-        self._moments = State.empty(0)  # all that is pooled except the columns and the scale, which are in `_rows`
-        self._rows = PooledRows.of(self._moments)  # R if the states do not keep Σ; and the scale of standardised states
+        self._axes_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)  # number of axes that replace the rows
+        self._row_limit = max(2 * self._axes_kept, min_row_limit)
+        self._moments = State.empty(0)  # the pooled moments; its axes and its scale are not used
+        self._rows = PooledRows.of(self._moments)  # R; not used if the states keep Σ
+        self._is_standardised = False  # set by the first state that is added
         self._holds_several_states = False
 
     @property
@@ -55,8 +56,9 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        Means, variances and, if states keep it, Σ are pooled in `_moments`. If states keep no Σ, the columns of their C
-        become rows of `_rows`. When `_rows` has too many rows, they are replaced by their leading axes.
+        Means and variances are pooled in `_moments`. Covariances are pooled there, too, if the states keep Σ. Otherwise
+        the axes of the states, which are the columns of `state.C` = [C | F], become rows of `_rows`. When there are too
+        many rows, they are replaced by their leading axes.
         """
         before = self._moments
         added_weight = state.weight * share
@@ -66,15 +68,16 @@ class PooledCovariance:
         is_first = past_share == 0
         if is_first:
             moments = state
-            self._rows = PooledRows.of(state)  # if the state keeps Σ, only the scale in these rows is used
+            self._rows = PooledRows.of(state)
+            self._is_standardised = state.scale is not None
         else:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
-            if moments.covariance is None:
+            if moments.covariance is None:  # the states keep no Σ
                 self._rows = self._rows.with_state(state, past_share, new_share, weighted_difference)
         self._moments = replace(
             moments,
-            C=np.zeros((0, 0)),  # the columns and the scale are in `_rows`
+            C=np.zeros((0, 0)),  # `_add_scale_and_axes` computes the axes and the scale again
             scale=None,
             weight=weight,
             count=before.count + state.count,
@@ -82,64 +85,68 @@ class PooledCovariance:
             concentration=past_share**2 * before.concentration + new_share**2 * state.concentration,
             clipped=before.clipped + state.clipped,
         )
-        if self._rows.row_count > self._most_rows:
-            self._rows = PooledRows.of(self.pooled_state())
+        if self._rows.row_count > self._row_limit:
+            self._rows = PooledRows.of(self.pooled_state())  # the pooled state has only the leading axes
 
     def state(self, columns: int, dtype: Any = np.float64) -> State:
-        """Return the pooled state for a model, with up to `columns` columns of C. The weight must not be 0.
+        """Return the pooled state for a model, with up to `columns` axes. The weight must not be 0.
 
-        If no state has the covariance of two entries, it is estimated from their covariances with other entries. But a
-        single state stays as it was learned.
+        If no state has the covariance of two entries, this covariance is estimated from covariances with other entries.
+        But a single state stays as it was learned.
         """
         moments = self._moments
         if self._holds_several_states:
             moments = _complete_covariance(moments)
-        state_with_columns = self._with_columns(moments, columns)
-        state = axes.decompose(state_with_columns, columns)
+        state_with_columns = self._add_scale_and_axes(moments, columns)
+        state = axes.decompose(state_with_columns, columns)  # if Σ is kept, computes the axes from Σ
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
         """Return the pooled state, so that it can be added to another pool. The weight must not be 0."""
-        return self._with_columns(self._moments, self._columns_kept)
+        return self._add_scale_and_axes(self._moments, self._axes_kept)
 
-    def _with_columns(self, moments: State, columns: int) -> State:
-        """Return the pooled moments as a state, with the scale and the columns C that they lack.
+    def _add_scale_and_axes(self, moments: State, columns: int) -> State:
+        """Return pooled moments with a scale and axes, which `moments` does not have.
 
-        1. A standardised stream gets the scale that follows from the pooled variances of the entries.
-        2. If Σ is not kept, C gets up to `columns` leading axes of `_rows`, which has the columns of all pooled states.
-           If Σ is kept, C stays empty: the axes can be computed from Σ.
+        1. If the streams are standardised, the scale follows from the pooled variances of the entries.
+        2. If Σ is not kept, `state.C` gets up to `columns` leading axes of `_rows`, the rows of all pooled states. If Σ
+           is kept, `state.C` stays empty: the axes can be computed from Σ.
         """
-        state = replace(moments, C=np.zeros((len(moments.mean), 0)))
-        is_standardised = self._rows.scale is not None
-        if is_standardised:
+        state = replace(moments, C=np.zeros((len(moments.mean), 0)))  # no axes
+        if self._is_standardised:  # 1.
             state, _ = rescale(state, state.entry_variances)
         if state.covariance is not None:
             return state
-        rows = self._rows.in_units_of(state.scale)
+        rows = self._rows.in_units_of(state.scale)  # 2.
         return replace(state, C=rows.find_columns(columns))
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
-    """Pool the states of groups, each with up to `columns` columns. A group has some of the streams.
+    """Pool the states of groups, each with up to `columns` axes. A group has some of the streams.
 
-    jackknife.py pools all groups but one, and takes the differences between such pools for sampling errors. If rows
-    were replaced by their leading axes, the pools would also differ by what is left out. So up to `MOST_SVD_ROWS` rows
-    are kept.
+    jackknife.py compares such pools: the differences count as sampling errors. Usually a pool with many rows replaces
+    them by their leading axes. The error of this replacement would also count as a sampling error, so the limit is
+    higher here: up to `MOST_SVD_ROWS` rows are kept.
     """
-    pool = PooledCovariance(columns, most_rows=MOST_SVD_ROWS)
+    pool = PooledCovariance(columns, min_row_limit=MOST_SVD_ROWS)
     for group in groups:
         pool.add(group)
     return pool
 
 
 def _complete_covariance(state: State) -> State:
-    """Fill in the covariances of pairs of entries of which no state has one, and limit correlations to ±1."""
+    """Estimate the covariances of entries that no message has together, and limit correlations to ±1.
+
+    If the state does not keep Σ, or if all pairs of entries were always known (`state.known` is None), the state is
+    returned as it is.
+    """
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
-    known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if a message has shown both entries
-    # If no message has shown both entries of a pair, messages with filled entries may still have given it a covariance.
+    known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if some message has both entries
+    # If no message has both entries, their covariance may still come from messages with filled entries. If it is 0, it
+    # is estimated.
     has_covariance = (known_shares > 0) | (S != 0)
     completed = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

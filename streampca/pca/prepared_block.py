@@ -64,37 +64,43 @@ def prepare_block(
     3. Standardise the messages, if the stream is standardised. They are written to `standardised_out`.
     4. Fill in missing entries.
 
-    In the code, `rows` are the messages after each step, and `before` is `state` with a mean for these rows.
+    In the code, `rows` are the messages after each step, and `state_before` is `state` with a mean for these rows.
     """
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
-    # 1. Each entry that V shows was known for a share of the weight before the block. The smallest decides on clipping.
+    # 1. The entry of the block that was known for the smallest share of the weight decides how outliers are clipped.
     smallest_known_share = 1.0
-    if state.known is not None:
-        is_shown = ~np.isnan(V).all(axis=0)
-        smallest_known_share = float(state.known_shares[is_shown].min(initial=1.0))
+    if state.known is not None:  # None: every entry was always known
+        is_in_block = ~np.isnan(V).all(axis=0)  # (d,): entries that some message of the block has
+        smallest_known_share = float(state.known_shares[is_in_block].min(initial=1.0))
     weights = centring.compute_weights(state, retention, config.center, smallest_known_share)
     # 2.
-    before = state
+    state_before = state
     rows = V
     if has_gaps or state.known is not None:
-        before, rows = prepare_new_entries(state, V, config.center)
+        state_before, rows = prepare_new_entries(state, V, config.center)  # sets the means of new entries
     missing_in_block = weights.c @ np.isnan(rows) if has_gaps else None  # share of the weight that lacks each entry
-    missing_shares = pool_shares(state.missing, weights.past, missing_in_block, 1.0, if_none=0.0)
+    missing_shares = pool_shares(
+        before=state.missing,
+        past_share=weights.past,
+        added=missing_in_block,
+        new_share=1.0,  # `missing_in_block` is already a share of the weight after the block
+        if_none=0.0,
+    )
     # 3.
-    origin = before.mean
+    origin = state_before.mean
     scale = None
     if config.standardize:
-        scale = scaling.choose_scale(before, rows)
+        scale = scaling.choose_scale(state_before, rows)
         rows = scaling.standardise(as_kernel_input(rows), origin, scale, standardised_out)
-        before = replace(before, mean=np.zeros(config.dimensions))  # the mean of the standardised rows
+        state_before = replace(state_before, mean=np.zeros(config.dimensions))  # the mean of the standardised rows
     # 4.
     filled = None
     if has_gaps:
-        filled = fill_missing_entries(before, rows, weights, config.components, config.center)
+        filled = fill_missing_entries(state_before, rows, weights, config.components, config.center)
         rows = filled.V
     return PreparedBlock(
         V=rows,
-        before=before,
+        before=state_before,
         weights=weights,
         origin=origin,
         scale=scale,

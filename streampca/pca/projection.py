@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array
 
 GEMM_ROWS = 32  # rows in a matrix product, always the same: how BLAS rounds a row may depend on this and on its index
-_DETERMINED = 1e-13  # a coordinate with a smaller share of the largest variance in the observed entries is rounding
+_SMALLEST_EIGENVALUE_SHARE = 1e-13  # of the largest eigenvalue: a smaller eigenvalue is only rounding
 _FILLED_ROWS = 16  # rows that are filled at a time; more would not fit the processor's cache
 _SMALLEST_ACCURATE_SHARE = 0.01  # of ‖y‖²: a smaller residual, as the difference ‖y‖² − ‖z‖², has too few digits left
 
@@ -37,18 +37,19 @@ class Contributions(NamedTuple):
 
 
 def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: float) -> tuple[F64, F64]:
-    """Fill the missing entries m of each row y (n, d) with their expected values by probabilistic PCA, in place.
+    """Fill the missing entries, NaN, of each row y of `centred` (n, d) with expected values, in place.
 
     U are the axes (`components`, transposed), Λ the variances along them, σ² the noise variance, and Φ = U(Λ − σ²)^½.
-    Φ_m and Φ_o are the rows of Φ for the missing entries m and the observed entries o:
+    Φ_m and Φ_o are the rows of Φ for the missing entries m and the observed entries o of y. By probabilistic PCA:
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
 
-    Returns what the uncertainty of the filled entries adds to the expected T² and SPE of each row, (n,) each.
+    The true values vary about the expected values. Returns what this adds to the expected T² of each row, (n,), and to
+    its expected SPE, (n,).
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
-    has_signal = variance > sigma2
+    has_signal = variance > sigma2  # an axis with no more variance than noise predicts nothing
     signal_variance = variance[has_signal]  # Λ
     U = components.T[:, has_signal].astype(np.float64)
     Phi = U * np.sqrt(signal_variance - sigma2)
@@ -77,9 +78,10 @@ def _predict_entries(observed: F64, missing: NDArray[np.bool_], Phi: F64, sigma2
     rounding does not depend on other rows.
     """
     S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ: S (b, k), B (b, k, k)
-    # A coordinate that the observed entries do not determine is predicted as 0, with the variance 1.
-    is_determined = S + sigma2 > _DETERMINED * S.max(axis=1, initial=0.0, keepdims=True)
-    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(these) Bᵀ
+    # If an eigenvalue is only rounding, the observed entries do not determine the coordinate along its eigenvector. The
+    # coordinate is predicted as 0, with the variance 1.
+    is_determined = S + sigma2 > _SMALLEST_EIGENVALUE_SHARE * S.max(axis=1, initial=0.0, keepdims=True)
+    Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(Psi_eigenvalues) Bᵀ
     posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # of σ²Ψ, the covariance of z
     B_transposed = np.swapaxes(B, 1, 2)
     mean_in_B = Psi_eigenvalues[:, None] * (observed[:, None] @ Phi @ B)  # (b, 1, k): ΨΦ_oᵀy_o in the basis B
@@ -93,20 +95,22 @@ def _compute_uncertainty(
 ) -> tuple[F64, F64]:
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
-    `missing` (b, d) says which entries m of a row were filled. They are Φ_m z plus noise of the variance σ², with the
-    coordinates z of the row, whose `posterior_covariance` is P (k, k). So their covariance is
+    In each row, `missing` (b, d) says which entries m were filled. By probabilistic PCA, they are Φ_m z plus noise of
+    the variance σ², where the coordinates z have the covariance P (`posterior_covariance`, (b, k, k)). So their
+    covariance Cov, and its diagonal q (k,) along the axes U, are
 
-        Cov = σ²I + Φ_m P Φ_mᵀ        Φ = U diag(√(λ − σ²)), with the variances λ along the axes U
+        Cov = σ²I + Φ_m P Φ_mᵀ
+        q = diag(U_mᵀ Cov U_m) = diag(σ²U_mᵀU_m) + diag(U_mᵀΦ_m P Φ_mᵀU_m)
 
-        T² grows by Σ_i (U_mᵀ Cov U_m)_ii/λ_i        SPE grows by tr Cov − Σ_i (U_mᵀ Cov U_m)_ii
-
-    `np.vecdot(A, B)` is the diagonal of ABᵀ, for each row of the block.
+    T² grows by Σ q_i/λ_i, where λ (k,) are the variances along the axes, and SPE grows by tr Cov − Σ q_i. All products
+    follow from U_mᵀΦ_m, because Φ = U diag(root) with root = √(λ − σ²).
     """
+    # `np.vecdot(A, B)` is the diagonal of ABᵀ, for each row.
     root = np.sqrt(variance - sigma2)
     U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k)
-    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # diagonal of σ²U_mᵀU_m: U_m is Φ_m/root
-    along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # diagonal of U_mᵀ Cov U_m, (b, k)
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k), because Φ_m is U_m diag(root)
+    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # diag(σ²U_mᵀU_m)
+    along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # q, (b, k)
     # tr Cov: tr(Φ_m P Φ_mᵀ) = tr(Φ_mᵀΦ_m P), and P is symmetric
     trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)
     added_t2 = (along_axes / variance).sum(axis=1)

@@ -41,7 +41,8 @@ def choose_scale(state: State, V: Array) -> F64:
     differing value would become large when it is scaled.
     """
     scale = np.ones(len(state.mean)) if state.scale is None else state.scale.copy()
-    standardised_variances = np.square(scale) * state.entry_variances  # about 1, or 0 if constant
+    # About 1 for an entry that varies; 0 for a constant entry, and for all entries before the first block.
+    standardised_variances = np.square(scale) * state.entry_variances
     is_constant = standardised_variances < 0.5
     if not is_constant.any():
         return scale

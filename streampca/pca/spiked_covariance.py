@@ -58,38 +58,44 @@ def estimate_spikes(
 ) -> Spikes:
     """Estimate the covariance of the stream from the variances λ (k,) along learned axes.
 
-    Three steps are repeated, because each needs the results of the others:
+    In the spiked covariance model, all directions have noise of the variance σ², and k true axes have a larger variance
+    σ²(1 + t). Three steps are repeated, because each needs the results of the others:
 
-    1. γ is the number of directions that have only noise, divided by the weight.
-    2. The strength t of an axis is the larger solution of λ = σ²(1 + t)(1 + γ/t), where σ² is the noise variance. This
-       is t² − bt + γ = 0 with b = λ/σ² − 1 − γ.
-    3. From t follows the variance of new messages along each axis, and from this the next σ² in all other directions.
+    1. γ is the number of directions without more variance than noise, divided by the weight.
+    2. The strength t of an axis is the larger solution of λ = σ²(1 + t)(1 + γ/t). This is the equation
+       t² − bt + γ = 0 with b = λ/σ² − 1 − γ.
+    3. t gives the variance of new messages along each axis. The next σ² is the mean variance in all other directions.
 
-    `noise_of_new_messages` is the σ² of the last step 3, and `sigma2` is the σ² from which the last t was computed.
+    The result has two σ²: `sigma2` of the last step 2, and `noise_of_new_messages` of the last step 3.
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
     for _ in range(_ROUNDS):
         gamma = (dimensions - axes_above_noise) / max(weight, 1.0)  # 1.
-        smallest_b = 2 * np.sqrt(gamma)  # of an axis that fits only noise: a smaller b has no real solution
+        # With a smaller b, no real t solves the equation: the axis fits only noise, and gets the smallest b.
+        smallest_b = 2 * np.sqrt(gamma)
         b = np.maximum(variance / sigma2 - 1 - gamma, smallest_b)
         root = np.sqrt(b - smallest_b) * np.sqrt(b + smallest_b)  # √(b² − 4γ), without the overflow of b²
         t = (b + root) / 2  # 2.
         spikes = Spikes(strength=t, sigma2=sigma2, gamma=gamma)
-        sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)  # 3.
+        # 3. `spikes.variance_of_new_messages` is computed from t.
+        sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
     return spikes._replace(noise_of_new_messages=sigma2)
 
 
 def expect_t2_of_new_messages(variance: F64, spikes: Spikes, dimensions: int, weight: float) -> float:
-    """Return the mean of T² over messages that are not learned yet, from the learned variances λ (k,) along the axes.
-
-    With the variances ν that new messages have along the axes, the weight w, and k₁ axes with more variance than noise:
+    """Return the mean of T² over messages that are not learned yet.
 
         E[T²] = Σ_i ν_i/λ_i · w/(w − k₁ − 1)
 
-    The last factor is that of the mean of an inverse Wishart distribution. The largest variance along an axis that fits
-    only noise is the Marchenko–Pastur edge σ²(1 + √(d/w))².
+        λ     variances along the k axes, from the learned messages (`variance`)
+        ν     variances that new messages have along the axes (`spikes.variance_of_new_messages`)
+        w     weight of the learned messages
+        k₁    number of axes with more variance than noise: above the Marchenko–Pastur edge σ²(1 + √(d/w))², which is
+              the largest λ of an axis that fits only noise
+
+    The last factor is that of the mean of an inverse Wishart distribution. σ² is `spikes.noise_of_new_messages`.
     """
     marchenko_pastur_edge = spikes.noise_of_new_messages * (1 + np.sqrt(dimensions / max(weight, 1.0))) ** 2
     axes_above_noise = int((variance > marchenko_pastur_edge).sum())  # k₁

@@ -52,13 +52,13 @@ class State:
 
     @cached_property
     def known_shares(self) -> F64:
-        """The share of the weight since the first message that shows an entry, for each entry, (d,).
+        """For each entry (d,): the weight since the first message that has the entry, divided by the whole weight.
 
-        From this message on, the entry is known. `known` holds these shares, or, packed, those of all pairs of entries.
-        Before the first message, all are 0.
+        If no message has the entry yet, its share is 0. `known` keeps these shares; if the state keeps Σ, `known` keeps
+        the shares of all pairs of entries, packed.
         """
         d = len(self.mean)
-        if self.known is None:  # every entry has always been known
+        if self.known is None:  # every entry has been known since the first message; before it, all shares are 0
             return np.full(d, float(self.count > 0))
         return take_entry_shares(self.known, d)
 

@@ -84,11 +84,11 @@ def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | N
     Eight letters of a name count as a number.
     """
     longest_name = max(len(name) for name in names) if names else 0
-    # A contribution takes two numbers (the dimension and the contribution) and a name, for T² and for SPE.
-    numbers_per_vector = 4 + (2 * longest_name) // 8
-    numbers_if_count_is_1 = numbers_per_vector * vector_count
-    if count * numbers_if_count_is_1 > limits.numbers:
-        allowed = limits.numbers // numbers_if_count_is_1
+    # A contribution to T² and one to SPE take four numbers (two dimensions, two values) and perhaps two names.
+    numbers_per_pair = 4 + (2 * longest_name) // 8
+    numbers_per_count = numbers_per_pair * vector_count  # each vector of the request has `count` pairs
+    if count * numbers_per_count > limits.numbers:
+        allowed = limits.numbers // numbers_per_count
         raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
 
 
@@ -112,7 +112,7 @@ def _project_request(published: PublishedModel, request: VectorsRequest, limits:
         limits,
         impute=published.impute,
         missing_values=published.missing_values,
-        names=column_names,
+        entry_names=column_names,
     )
     return published.project(vectors)
 

@@ -35,7 +35,7 @@ NPZ = "application/x-npz"
 
 # Within these limits, a request takes less than half a millisecond, as long as it takes to wake a thread. It is then
 # answered on the event loop.
-_QUICK_JSON_BYTES = 32 * 1024
+_QUICK_BYTES = 32 * 1024  # of JSON, or of a body with vectors whose missing entries are filled
 _QUICK_WORK = 2**24  # bytes of the body, times the components of the model
 
 _MAX_THREADS = 2  # parsing holds the interpreter's lock, so more threads would gain little
@@ -65,7 +65,8 @@ class Engine:
         self.recent = RecentVectors()
         self._max_body_bytes = max_body_bytes
         self._label_finder = LabelFinder(label_path) if label_path else None
-        self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, max_body_bytes // 2))
+        most_numbers_in_body = max_body_bytes // 2  # a number in JSON takes two bytes or more: a digit and a comma
+        self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, most_numbers_in_body))
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, count_usable_cores()))
         # Of requests for the same model, only the first loads it.
         self._loads = anyio.CapacityLimiter(1)
@@ -123,12 +124,12 @@ class Engine:
             if run_on_loop_if_quick and self._is_quick(raw):
                 return process()
             return await self.run_in_thread(process)
-        except NotLoadedError as error:
+        except NotLoadedError as error:  # the model that the request names is not in memory
             version = error.version
-        # The parsed numbers were dropped with the error: they would take much memory while the model is loaded. So the
-        # request is parsed again.
+        # While the model is loaded, the parsed numbers would take much memory. So they were dropped with the error, and
+        # the request is parsed again with the model.
         loaded = await self.find(version)
-        return await self.run_in_thread(partial(process, loaded))
+        return await self.run_in_thread(partial(process, loaded=loaded))
 
     def _process(
         self,
@@ -139,7 +140,7 @@ class Engine:
         respond: Callable[[Parsed, Answer, RawRequest], Response],
         loaded: PublishedModel | None = None,
     ) -> Response:
-        """Return the response to a request, with this model or, without one, with the model that the request names.
+        """Return the response to a request. `loaded` is the model to use; None: the model that the request names.
 
         Raises `NotLoadedError` if the model that the request names is not in memory.
         """
@@ -160,12 +161,13 @@ class Engine:
 
     def _is_quick(self, raw: RawRequest) -> bool:
         """Return whether projecting the vectors of a request takes little time."""
-        if raw.is_compressed or raw.json_length > _QUICK_JSON_BYTES:
+        # `json_length` is the length of the JSON that the body begins with. Bytes of numbers may follow.
+        if raw.is_compressed or raw.json_length > _QUICK_BYTES:
             return False
         newest = self.models.cache.current
-        # Filling missing entries takes longer.
+        # The vectors of a model with `impute` may lack entries. Filling these takes longer.
         if newest is None or newest.impute:
-            return len(raw.body) <= _QUICK_JSON_BYTES
+            return len(raw.body) <= _QUICK_BYTES
         projection_work = len(raw.body) * newest.model.n_components
         return projection_work <= _QUICK_WORK
 

@@ -81,7 +81,7 @@ class OuterMiddleware:
         """Check a request, pass it on to the endpoints, answer errors, and measure the duration."""
         if scope["type"] != "http":  # "lifespan": startup and shutdown
             return await self._app(scope, receive, send)
-        if not scope["path"].startswith("/"):
+        if not scope["path"].startswith("/"):  # a proxy may send a whole URL instead of a path
             scope = _with_path_of_url(scope)
         if scope["method"] == "HEAD":
             scope = dict(scope, method="GET")  # the server leaves out the body of the answer
@@ -103,7 +103,7 @@ class OuterMiddleware:
             if problem is Problem.INTERNAL:
                 raise  # a bug: the server logs its traceback
         finally:
-            answer.release_slot()
+            answer.release_slot()  # which a large request or a large answer has taken
             duration_s = time.perf_counter() - started_at
             status = answer.status or 500  # without an answer, the server sends 500
             self._metrics.durations(_name_route(scope), status).observe(duration_s)
@@ -120,7 +120,8 @@ class OuterMiddleware:
         """Answer a request with the error that it has raised. Return the type of the error."""
         request_error = to_request_error(error, scope)
         if request_error.problem is not Problem.INTERNAL:
-            # The traceback would keep the request in memory until a garbage collection.
+            # The traceback would keep the request in memory until a garbage collection. Only an internal error, a bug,
+            # keeps its traceback, which will be logged.
             error.__traceback__ = None
         response = error_response(request_error, scope, self._metrics)
         await response(scope, receive, answer.send)
@@ -142,9 +143,9 @@ class _Answer:
         self._headers = [*_SECURITY_HEADERS, (b"x-request-id", request_id)]
 
     async def take_slot(self, timeout_s: float) -> None:
-        """Take a slot, unless the request has one already.
+        """Take a slot, which allows to hold a large body or answer in memory, unless the request has one already.
 
-        Raises `MemoryError` if no slot becomes free within `timeout_s`.
+        If no slot becomes free within `timeout_s`, raises `MemoryError`: the client is told to try again.
         """
         if self._has_slot:
             return
@@ -197,7 +198,7 @@ def _name_route(scope: Scope) -> str:
 
 
 def _with_path_of_url(scope: Scope) -> Scope:
-    """Replace the path of a request by the path in it, if a proxy has sent a whole URL as the path.
+    """Return a request whose path is a whole URL, as proxies send it, with only the path of this URL.
 
     The host of the URL replaces the Host header (RFC 9112, section 3.2.2).
     """

@@ -45,7 +45,10 @@ class ModelAge:
             self._confirmed_at = now
 
     def explain_too_old(self, age_s: float) -> str | None:
-        """Return why the newest model, which has this age, is too old; None if it is not too old."""
+        """Return why the newest model, which has this age, is too old; None if it is not too old.
+
+        While running workers report that the model has learned every record, it may be of any age.
+        """
         is_confirmed_by_workers = self._clock() - self._confirmed_at < SILENT_AFTER_S
         if age_s <= self._max_age_s or is_confirmed_by_workers:
             return None
@@ -55,11 +58,11 @@ class ModelAge:
         )
 
     def _read_reports_of_running_workers(self) -> list[ProcessStatus]:
-        """Return the reports that have changed since they were last read.
+        """Return the reports of the workers whose report has changed since the last call: these workers are running.
 
-        The worker of an unchanged report may have died.
+        A worker that is new in this call may have died long ago. So it counts from its next report on.
         """
-        # Members of transform learn no records.
+        # Reports of members of transform, whose `transform` is set, are left out: these members learn no records.
         reports = [report for report in self._statuses.all() if report.transform is None and report.state != "stopped"]
         earlier_times = self._report_time_by_worker
         self._report_time_by_worker = {report.name: report.updated_at for report in reports}

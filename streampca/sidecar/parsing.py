@@ -87,6 +87,7 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     Raises `RequestError`, also if the parsed body would need too much memory.
     """
     if len(body) > SMALL_BYTES:
+        # The unit of memory is one parsed number. A container is an array, an object or a field of an object.
         max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
         max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
         if _estimate_memory_in_numbers(body) > max_memory_in_numbers:
@@ -96,7 +97,7 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
             )
     try:
         content = loads(body)
-    except VectorError as error:  # its text begins with "not JSON"
+    except VectorError as error:  # the text of this error begins with "not JSON"
         raise RequestError(Problem.MALFORMED_BODY, f"the body is {error}") from None
     if not isinstance(content, dict):
         raise invalid(f"the body must be a JSON object, not {type_name(content)}")
@@ -155,9 +156,10 @@ def validate_rows(value: Any, info: ValidationInfo) -> Array:
 
 
 def pack_rows(value: Any, name: str) -> Array:
-    """Return rows of numbers as an array (n, width). Raises `RequestError`.
+    """Return n rows of numbers as an array (n, width). Raises `RequestError`.
 
-    Rows in base64 become an array (n,) of bytes: the type of their numbers is not known yet.
+    If the rows are texts in base64, the type of their numbers is not known yet. They become an array (n,), where each
+    item holds the bytes of a row.
     """
     if not isinstance(value, list):
         raise invalid(f"{name} must be an array of arrays of numbers, not {type_name(value)}")
@@ -254,30 +256,32 @@ def _parse_binary(raw: RawRequest, name: str) -> Array:
 
 def check_rows(
     rows: Array,
-    name: str,
+    row_field: str,
     width: int,
     limits: Limits,
     *,
     impute: bool = False,
     missing_values: MissingValues = NO_MISSING_VALUES,
-    names: Sequence[str] | None = None,
+    entry_names: Sequence[str] | None = None,
 ) -> Array:
     """Return the rows (n, width) as float32 or float64, with NaN for missing values.
 
-    With `impute`, entries may be missing, but not a whole row. Raises `RequestError`.
+    With `impute`, entries may be missing, but not a whole row. Raises `RequestError`, which calls the rows `row_field`,
+    and an entry by its name in `entry_names` (None: by its index).
     """
-    rows = shape_rows(rows, name, width)
-    _refuse_too_many_rows(rows, name, limits)
+    rows = shape_rows(rows, row_field, width)
+    _refuse_too_many_rows(rows, row_field, limits)
     if len(rows) == 0:
         return np.empty((0, width))
     if rows.shape[1] != width:
-        raise invalid(f"{name}[0] has {rows.shape[1]} numbers where this model has {width}")
+        raise invalid(f"{row_field}[0] has {rows.shape[1]} numbers where this model has {width}")
     is_float32 = rows.dtype.newbyteorder("=") == np.float32  # in any byte order
-    as_given: Array = rows.astype(np.float32 if is_float32 else np.float64, copy=False)
-    with_nan = missing_values.to_nan(as_given)
-    if not np.isfinite(with_nan).all():
-        _refuse_wrong_rows(with_nan, as_given, name, names, impute=impute)
-    return with_nan
+    sent_rows: Array = rows.astype(np.float32 if is_float32 else np.float64, copy=False)
+    rows_with_nan = missing_values.to_nan(sent_rows)
+    if not np.isfinite(rows_with_nan).all():
+        # The error quotes a wrong entry as it was sent.
+        _refuse_wrong_rows(rows_with_nan, sent_rows, row_field, entry_names, impute=impute)
+    return rows_with_nan
 
 
 def _refuse_too_many_rows(rows: Array, name: str, limits: Limits) -> None:
@@ -310,23 +314,24 @@ def shape_rows(rows: Array, name: str, width: int) -> Array:
 
 
 def _refuse_wrong_rows(
-    with_nan: Array, as_given: Array, name: str, names: Sequence[str] | None, *, impute: bool
+    rows_with_nan: Array, sent_rows: Array, row_field: str, entry_names: Sequence[str] | None, *, impute: bool
 ) -> None:
     """Raise `RequestError` for the first wrong entry, or for a row without a number.
 
-    Missing entries are NaN in `with_nan`, and as the client sent them in `as_given`. With `impute` they are not wrong.
+    `sent_rows` are the rows as the client sent them. In `rows_with_nan`, each missing entry is replaced by NaN. Missing
+    entries are only wrong without `impute`.
     """
-    wrong_entry = first_not_finite(with_nan, impute=impute)
+    wrong_entry = first_not_finite(rows_with_nan, impute=impute)
     if wrong_entry is not None:
         i, j = wrong_entry
-        is_missing = bool(np.isnan(with_nan[i, j]))
-        refused_entry = _describe_refused_entry(as_given[i, j], is_missing=is_missing)
-        column = j if names is None else repr(names[j])
-        raise invalid(f"{name}[{i}][{column}] must be a finite number, not {refused_entry}")
-    is_empty = np.isnan(with_nan).all(axis=1)
+        is_missing = bool(np.isnan(rows_with_nan[i, j]))
+        refused_entry = _describe_refused_entry(sent_rows[i, j], is_missing=is_missing)
+        column = j if entry_names is None else repr(entry_names[j])
+        raise invalid(f"{row_field}[{i}][{column}] must be a finite number, not {refused_entry}")
+    is_empty = np.isnan(rows_with_nan).all(axis=1)
     if is_empty.any():
         first_empty = int(is_empty.argmax())
-        raise invalid(f"{name}[{first_empty}] has no number")
+        raise invalid(f"{row_field}[{first_empty}] has no number")
 
 
 def _describe_refused_entry(entry: np.floating[Any], *, is_missing: bool) -> str:

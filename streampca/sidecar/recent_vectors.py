@@ -118,20 +118,20 @@ def _describe_most_unusual(
     """Describe the vectors with the highest scores by the dimensions that contribute most to SPE."""
     score = projected.scores.score
     p = projected.p
-    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # indices among all vectors
+    most_unusual = np.argsort(-score, kind="stable")[:_DESCRIBED_VECTORS]  # indices of vectors, the highest score first
     t2_and_spe_dimensions, contributions = projected.rows(most_unusual).contributions(_DESCRIBED_DIMENSIONS)
     _t2_dimensions, spe_dimensions = t2_and_spe_dimensions
     described = []
-    for rank, i in enumerate(most_unusual):
+    for rank, vector_index in enumerate(most_unusual):
         dimensions = spe_dimensions[rank].tolist()
-        spe = float(projected.residual[i])  # the residual of a vector is its SPE
+        spe = float(projected.residual[vector_index])  # SPE is another name of the residual
         divisor = spe or 1.0  # if the SPE is 0, all contributions are 0
         described.append(
             {
-                "at": float(times_s[i]),
-                "label": labels[i],
-                "score": float(score[i]),
-                "p": None if p is None else float(p[i]),
+                "at": float(times_s[vector_index]),
+                "label": labels[vector_index],
+                "score": float(score[vector_index]),
+                "p": None if p is None else float(p[vector_index]),
                 "dimensions": [names[j] for j in dimensions] if names else dimensions,
                 "shares": [contribution / divisor for contribution in contributions.spe[rank].tolist()],
             }

@@ -86,7 +86,7 @@ class ServedModels:
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pins, and check whether the newest model is too old.
+        """Refresh the pins, and ask workers about a newest model that is old: it is still good if it has every record.
 
         `models` has the listing of the store that the cache has just made, so the store is not listed again.
         """
@@ -96,10 +96,7 @@ class ServedModels:
             self._age.confirm_if_every_record_is_learned(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
-        """Read the pins if they may have changed, and compute the drifts again if they may have changed.
-
-        A drift is how far the newest model has moved from a pinned model.
-        """
+        """Read the pins if they may have changed, and refresh the drifts of the newest model from the pinned models."""
         pins = Pins(models.store, models.topic)
         names = pins.names()  # without reading files
         is_newest_compared = newest is self.compared_model
@@ -110,14 +107,21 @@ class ServedModels:
         earlier_pins = self.pins
         self.pins = pins.all() if names else {}  # reads a file for each pin
         self.cache.pinned = frozenset(self.pins.values())
-        have_pins_changed = self.pins != earlier_pins
-        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model may have become readable
-        if not is_newest_compared or have_pins_changed or lacks_drift:
+        if self.pins != earlier_pins:
+            self.compared_model = None  # the drifts are from the earlier pins, so they are computed again
+        self._refresh_drifts(newest)
+        # After an error in the lines above, the next poll tries them again.
+        self._pin_names = names
+        self._next_read_of_pins_at = self._clock() + _READ_PINS_EVERY_S
+
+    def _refresh_drifts(self, newest: PublishedModel) -> None:
+        """Compute the drifts again if the newest model or a pin has changed, or if a drift is missing."""
+        is_newest_compared = newest is self.compared_model
+        lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model that could not be read may be readable now
+        if not is_newest_compared or lacks_drift:
             self.compared_model = None  # if an error follows, the next poll computes the drifts again
             self.drifts = self._compute_drifts(newest)
             self.compared_model = newest
-        self._pin_names = names
-        self._next_read_of_pins_at = self._clock() + _READ_PINS_EVERY_S
 
     def _compute_drifts(self, newest: PublishedModel) -> dict[str, dict[str, Any]]:
         """Return how far the newest model has moved from each pinned model, by the pin's name.

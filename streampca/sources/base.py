@@ -97,20 +97,14 @@ class Source(Protocol):
         """Leave the group, within 3 seconds. Closing twice is harmless. No events are returned afterwards."""
 
 
-class DeadLetters:
-    """Writes rejected records to the dead-letter topic.
-
-    A subclass writes to a real topic. This class itself stands for a missing dead-letter topic: it has nothing to flush
-    or to close, and nobody may call its `send`.
-    """
+class DeadLetters(Protocol):
+    """Writes rejected records to the dead-letter topic."""
 
     def send(self, partition: int, record: Record, reason: str, message: str) -> None:
-        """Send one rejected record, and do not wait for the answer.
+        """Send one rejected record, and do not wait for the answer. Raises `SourceError`.
 
-        `reason` is a short name for the kind of error, `message` describes it. Subclasses send, and may raise
-        `SourceError`. Without a dead-letter topic, this class is used, and calling `send` is a bug.
+        `reason` is a short name for the kind of error, `message` describes it.
         """
-        raise NotImplementedError("without a dead-letter topic, `send` must not be called")
 
     def flush(self, timeout_s: float) -> None:
         """Wait until the brokers have acknowledged all records sent so far.
@@ -120,6 +114,19 @@ class DeadLetters:
 
     def close(self) -> None:
         """Drop the records that are not acknowledged, and close the connections, within 2 seconds."""
+
+
+class NoDeadLetters(DeadLetters):
+    """Stands for a missing dead-letter topic. Nobody may call `send`, and there is nothing to flush or to close."""
+
+    def send(self, partition: int, record: Record, reason: str, message: str) -> None:
+        raise NotImplementedError("without a dead-letter topic, `send` must not be called")
+
+    def flush(self, timeout_s: float) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class TransactionFailedError(Exception):

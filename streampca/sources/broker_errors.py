@@ -124,7 +124,7 @@ class BrokerErrors:
         )
 
     def unreachable_error(self, cause: str) -> SourceError:
-        """Return the error if a single broker cannot be reached."""
+        """Return the error for a broker that cannot be reached, although another broker may answer."""
         to_check = self._suggest_check(cause)
         return NoBrokerError(
             f"topic {self._topic} {self._where}: a broker cannot be reached ({cause}); check {to_check}"

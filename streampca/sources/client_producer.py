@@ -113,7 +113,8 @@ class ClientProducer(DeadLetters, ABC):
             if left_s == 0:
                 break
         self._raise_if_topic_is_lost()
-        # A member shows this text about its dead letters. `streampca produce` catches the error and raises its own.
+        # The text names dead letters, since only members show it. `streampca produce`, which sends other records,
+        # catches this error and raises its own.
         raise TimeoutError(f"{unacknowledged_count} dead letters are not acknowledged yet")
 
     def _raise_if_topic_is_lost(self) -> None:

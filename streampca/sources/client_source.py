@@ -181,7 +181,8 @@ class ClientSource(Source, ABC):
         self._positions = ReadPositions()  # empty: no records are returned until the caller seeks
         if isinstance(event, Assigned):
             self._assigned = event.partitions  # all partitions of this member, which has given up its earlier ones
-            self.membership = self._prepare_assigned(event.partitions)  # returns the group's metadata
+            # Until the caller seeks, the client fetches nothing. The result is the group's metadata.
+            self.membership = self._prepare_assigned(event.partitions)
         else:
             self._assigned = frozenset()
             self.membership = None
@@ -196,19 +197,22 @@ class ClientSource(Source, ABC):
                 continue  # no broker answers; a later poll asks again
             earliest, end = offset_range
             log_holds_position = earliest <= position <= end
-            # The last record before the position. None if it is unknown, or if the log was found to be truncated.
+            # The last record that was read, if comparing it with the log can still tell whether the log was truncated.
+            # None if this record is unknown, or if a comparison has found another record in its place.
             last_to_compare = self._positions.records_to_compare.get(partition)
             if position == EARLIEST:
                 # The earliest record was deleted before the client fetched it: seek to the record that is earliest now.
                 self.seek({partition: None})
             elif log_holds_position and last_to_compare is not None:
-                # A broker has lagged behind for a moment, or the log was truncated and has grown again. After the seek,
-                # the last record is compared with the log, which tells the two cases apart.
+                # Either a broker has lagged behind for a moment, or the log was truncated and has grown again. After
+                # the seek, the last record is compared with the log, which tells the two cases apart.
                 self._seek_again(partition, position, last_to_compare, earliest)
             else:
-                # A log that holds the position now counts as truncated and grown again. Then the record before the
-                # position is another record than the one that was read.
-                diverged = position - 1 if log_holds_position else None
+                diverged: int | None = None  # for a log that begins after the position, or ends before it
+                if log_holds_position:
+                    # A broker has not found the position, but the log holds it now. Since there is no record to
+                    # compare, the log counts as truncated and grown again: another record is before the position.
+                    diverged = position - 1
                 self._positions.stop(partition)
                 events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events

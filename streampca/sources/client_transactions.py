@@ -87,9 +87,10 @@ class ClientTransactions(Transactions, ABC):
         self._configs: Mapping[str, str] = {}  # of the output topic
         self._reread_configs_at = 0.0  # by time.monotonic
         self._failures: list[Failure] = []  # of the current transaction
-        # When brokers refuse a batch as too large, the next producer sends smaller batches, and measures each record: a
-        # refused record that is larger than a batch was alone in its batch, so the record is too large.
+        # If brokers refuse a batch as too large, the next producer sends smaller batches.
         self._batch_bytes_of_next_producer = self.batch_bytes
+        # True once brokers have refused a batch as too large. From then on, the size of each record is measured. A
+        # record that is larger than a batch is sent alone: if it is refused, the record itself is too large.
         self._must_measure_records = False
         for topic in topics:
             self._count_partitions(topic)  # raises if the topic is missing
@@ -150,9 +151,9 @@ class ClientTransactions(Transactions, ABC):
             raise TimeoutError(str(error)) from None
         except self.client_error as error:
             self._drop_producer()
-            permanent_error = self._find_permanent_error(Failure(error, self._output_topic))
-            if permanent_error is not None:
-                raise permanent_error from None
+            error_to_raise = self._find_error_to_raise(Failure(error, self._output_topic))
+            if error_to_raise is not None:
+                raise error_to_raise from None
             # A later call may succeed.
             _, text = self._code_and_text(error)
             raise TimeoutError(f"no transaction can begin: {text}") from None
@@ -212,23 +213,24 @@ class ClientTransactions(Transactions, ABC):
         return self._producer
 
     def _give_up_and_raise(self, failure: Failure) -> NoReturn:
-        """Give the producer up after a failure, and raise the first error that no retry can fix.
+        """Give the producer up after a failure. Raise the first error that a retry of the same records cannot fix.
 
-        If a retry may fix all errors, raise `TransactionFailedError`.
+        If such a retry may fix all errors, raise `TransactionFailedError`.
         """
         self._drop_producer()
         # An earlier failure of the transaction may be the cause of this one.
         for possible_cause in [*self._failures, failure]:
-            permanent_error = self._find_permanent_error(possible_cause)
-            if permanent_error is not None:
-                raise permanent_error from None
+            error_to_raise = self._find_error_to_raise(possible_cause)
+            if error_to_raise is not None:
+                raise error_to_raise from None
         _, text = self._code_and_text(failure.error)
         raise TransactionFailedError(text) from None
 
-    def _find_permanent_error(self, failure: Failure) -> SourceError | RecordRefusedError | None:
-        """Return the error of a failure if no retry of the same records can succeed; None if a retry may help.
+    def _find_error_to_raise(self, failure: Failure) -> SourceError | RecordRefusedError | None:
+        """Return the error to raise after a failure; None if a retry of the same records may succeed.
 
-        A `RecordRefusedError` is returned if a retry may succeed after the refused record is changed or left out.
+        - `RecordRefusedError`: a retry may succeed after the refused record is changed or left out.
+        - `SourceError`: no retry can succeed.
         """
         code, text = self._code_and_text(failure.error)
         is_any_key_missing = self._is_any_key_missing(failure)
@@ -236,7 +238,7 @@ class ClientTransactions(Transactions, ABC):
         if code in _PERMANENT_CODES:
             return error
         if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0  # read the limits of the topic again now: they may have changed
+            self._reread_configs_at = 0.0  # the topic's limits may have changed: read them again at the next try
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:

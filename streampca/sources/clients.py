@@ -9,7 +9,15 @@ from streampca.errors import SourceError, StreampcaError
 from streampca.settings.commands import ConsumerSettings, DeadLettersSettings, ProduceSettings
 from streampca.settings.kafka import KafkaSettings
 from streampca.sources import base
-from streampca.sources.base import Admin, DeadLetters, OutgoingFields, RecordRefusedError, Source, Transactions
+from streampca.sources.base import (
+    Admin,
+    DeadLetters,
+    NoDeadLetters,
+    OutgoingFields,
+    RecordRefusedError,
+    Source,
+    Transactions,
+)
 from streampca.sources.broker_errors import BrokerErrors
 from streampca.sources.client_producer import ClientProducer
 from streampca.sources.client_transactions import ClientTransactions
@@ -41,10 +49,7 @@ class ReplayProducer:
     """
 
     def __init__(self, topic: str, transactions: ClientTransactions) -> None:
-        """End the open transaction of any other replay. `topic` is where the rejected records are sent again."""
-        # `transactions` has the time limits of a member. A replay waits longer to start a producer and to commit.
-        transactions.begin_s = _REPLAY_TIMEOUT_S / 2
-        transactions.commit_s = _REPLAY_TIMEOUT_S
+        """Create a producer that sends rejected records to `topic` again."""
         transactions.recover()  # ends the transaction that another replay has left open
         self._transactions = transactions
         self._timestamps = TimestampReplacer(topic, transactions)
@@ -120,10 +125,11 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
     return len(description.partitions)
 
 
-def require_letters_kept(settings: KafkaSettings, topic: str) -> bool:
-    """Raise `SourceError` if a dead-letter topic is compacted, since it would lose letters.
+def refuse_compacted_topic(settings: KafkaSettings, topic: str) -> bool:
+    """Raise `SourceError` if a dead-letter topic is compacted, since compaction deletes dead letters.
 
-    Return False if its cleanup policy is unknown, because the user lacks the right DescribeConfigs; otherwise True.
+    Return False if it is unknown whether the topic is compacted, because the user lacks the right DescribeConfigs;
+    otherwise True.
     """
     with closing(create_admin(settings, topic)) as admin:
         configs = admin.topic_configs()
@@ -186,7 +192,7 @@ def create_producer(settings: ProduceSettings) -> ClientProducer:
 def create_dead_letters(settings: ConsumerSettings) -> DeadLetters:
     """Create the writer of dead letters. Raises `SourceError`."""
     if settings.dead_letter_topic is None:
-        return DeadLetters()
+        return NoDeadLetters()
     return _client_classes(settings).producer(settings, settings.dead_letter_topic, is_idempotent=False)
 
 
@@ -217,6 +223,9 @@ def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
         transactional_id=f"streampca-replay-{settings.dead_letter_topic}",
         timeout_s=_REPLAY_TIMEOUT_S,
     )
+    # A replay waits longer than a member to start a producer, and to commit.
+    transactions.begin_s = _REPLAY_TIMEOUT_S / 2
+    transactions.commit_s = _REPLAY_TIMEOUT_S
     return ReplayProducer(settings.topic, transactions)
 
 

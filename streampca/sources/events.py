@@ -98,15 +98,13 @@ def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
 
     Return `Undecoded` while the schema registry is away. Raises `SourceError` if it refuses access.
     """
-    records = event.records
-    offset_after_records = event.next
     high_watermark = event.end
     try:
-        batch = codec.decode_batch(records, end=offset_after_records, stop_after_bytes=LARGE_BATCH_BYTES)
+        batch = codec.decode_batch(event.records, next_offset=event.next, stop_after_bytes=LARGE_BATCH_BYTES)
     except TimeoutError as error:
         return Undecoded(
             partition=event.partition,
-            position=records[0].offset,
+            position=event.records[0].offset,
             end=high_watermark,
             cause=str(error),
         )

@@ -41,29 +41,32 @@ class OAuthTokens:
         self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        # Until when clients may have used each replaced token. Shortly after, brokers may refuse a client that has not
-        # taken the new token yet.
-        self._replaced_tokens_used_until: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
+        # When each replaced token expired; if it had expired before it was replaced, when it was replaced. Shortly
+        # after this time, brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
+        self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
     def may_be_expired(self) -> bool:
-        """Whether brokers may refuse a client because its token has expired. Then a login with a later token may help.
+        """Whether brokers may refuse a client because its token has expired, so that a later login may succeed.
 
-        A client takes a new token some seconds late, so it may still use an expired token when the newest is valid.
+        1. If the newest token has expired, no client has a valid token. A later token helps, if one can be had.
+        2. If the last request for a token has just failed, a client may use the token that it had before.
+        3. If a replaced token has just reached its end, a client may use it: clients take new tokens some seconds late.
         """
         now = time.time()
+        # 1. The newest token:
         is_newest_expired = self._token != "" and now >= self._expiry
         if is_newest_expired:
-            # A later token will come, unless the endpoint refuses the login.
-            is_login_refused = self._failure is not None and not isinstance(self._failure, NoBrokerError)
-            return not is_login_refused
-        # If the last request for a token has failed, a client may still use the token that it had before.
+            # `NoBrokerError`: a later request may succeed. After any other failure, no later token can be had.
+            can_get_later_token = self._failure is None or isinstance(self._failure, NoBrokerError)
+            return can_get_later_token
+        # 2. The last request:
         has_request_just_failed = now - self._failed_at < _CLIENTS_KEEP_OLD_TOKEN_S
-        # A client that has not taken the new token yet may use a replaced token that has just expired.
-        has_replaced_token_just_expired = any(
-            0 <= now - used_until < _CLIENTS_KEEP_OLD_TOKEN_S for used_until in self._replaced_tokens_used_until
+        # 3. Replaced tokens:
+        has_replaced_token_just_ended = any(
+            0 <= now - end < _CLIENTS_KEEP_OLD_TOKEN_S for end in self._ends_of_replaced_tokens
         )
-        return has_request_just_failed or has_replaced_token_just_expired
+        return has_request_just_failed or has_replaced_token_just_ended
 
     def current(self) -> tuple[str, float]:
         """Return a usable token and its expiry.
@@ -83,7 +86,9 @@ class OAuthTokens:
         left_s = self._expiry - time.time()
         if left_s <= 0:
             raise failure
-        if left_s < _TOO_SHORT_TO_USE_S:  # a broker's clock may be ahead
+        if left_s < _TOO_SHORT_TO_USE_S:
+            # The token may be useless, since a broker's clock may be ahead. `NoBrokerError` lets the caller try again,
+            # even if `failure` is final.
             raise NoBrokerError(str(failure))
 
     def _renew(self, now: float) -> None:
@@ -98,9 +103,10 @@ class OAuthTokens:
             self._next_request_at = now + _RETRY_AFTER_S
             return
         if self._token:
-            # Clients use the old token until it expires. If it has expired already, they had no other token until now.
-            old_token_used_until = max(self._expiry, now)
-            self._replaced_tokens_used_until.append(old_token_used_until)
+            # Clients may use the old token until it expires. If it has expired already, they have used it until now,
+            # since they had no other.
+            end_of_old_token = max(self._expiry, now)
+            self._ends_of_replaced_tokens.append(end_of_old_token)  # for `may_be_expired`
         self._token = token
         self._expiry = expiry
         self._failure = None

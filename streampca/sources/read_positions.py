@@ -28,14 +28,14 @@ class ReadPositions:
     """The positions of the partitions that are being read. The module's docstring says why records are compared."""
 
     def __init__(self) -> None:
-        # By partition that is being read, the position and the end of the partition.
+        # Each partition that is being read → its position, and the end of the partition.
         self.by_partition: dict[int, Reached] = {}
-        # By partition, the last record before the position; None if it is unknown.
+        # Partition → the last record before its position; None if this record is unknown.
         self._last_records: dict[int, LastRecord | None] = {}
-        # By partition, the last record before the position if it must still be compared with the log. Until it was
-        # compared, no further records of the partition are returned.
+        # Partition → the last record before its position, which must be fetched again: if the log holds another record
+        # at this offset, the log was truncated. Until the two are compared, no later records are returned.
         self.records_to_compare: dict[int, LastRecord] = {}
-        # By partition, the position at which reading has stopped, since a broker did not find it.
+        # Partition → the position at which reading has stopped, since a broker did not find it in the log.
         self.out_of_range: dict[int, int] = {}
 
     def start(self, partition: int, position: int | None, last: LastRecord | None) -> None:
@@ -82,8 +82,8 @@ class ReadPositions:
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Move a partition's position past new records, and return the event for them.
 
-        Return None if nothing is new. If the last record before the position must be compared with the log, also return
-        None until the comparison is made: if the log was truncated, its records do not follow those that were read.
+        `fetched` is how far the client has fetched. Return None if nothing is new, or if the last record before the
+        position must first be compared with the log: in a truncated log, the new records do not follow this record.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:
@@ -104,14 +104,17 @@ class ReadPositions:
     def _compare_last_record(self, partition: int, records: Sequence[Record], fetched: Reached) -> bool:
         """Compare the last record that was read with the log, and return whether the partition may be read on.
 
-        - If the log holds another record at the offset of the last record, it was truncated: stop, return False.
+        - If the log holds another record at the offset of the last record, the log was truncated: stop, return False.
         - If the log ends before the position, the position is out of range: stop, return False.
         - Until the client has fetched the offset of the last record, return False.
+
+        `fetched` is the client's next offset, and the end of the partition as the client knows it.
         """
         position = self.by_partition[partition].next
         last = self.records_to_compare[partition]
         is_offset_fetched = bool(records) and records[0].offset == last.offset
-        if is_offset_fetched and records[0].leader_epoch != last.leader_epoch:  # another record
+        # Two records at one offset differ in their leader epoch: the number of the leader that wrote them.
+        if is_offset_fetched and records[0].leader_epoch != last.leader_epoch:
             self.stop_as_truncated(partition)
             del self.records_to_compare[partition]
             return False
@@ -128,7 +131,11 @@ class ReadPositions:
 
 
 def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Reached:
-    """Return how far a partition is read after these records; `before` if its position or its end is unknown."""
+    """Return the position and the end of a partition after these records have been read.
+
+    `before` is how far it was read before, and `fetched` how far the client has fetched. If the new position or the new
+    end is unknown, return `before`.
+    """
     after_records = records[-1].offset + 1 if records else UNKNOWN
     next_offset = max(before.next, fetched.next, after_records)  # unknown offsets are negative
     reported_end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails

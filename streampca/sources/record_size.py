@@ -14,7 +14,7 @@ _FIXED_FIELDS = 3  # bytes of a record: attributes, and the differences to the b
 def record_size(value: bytes | None, key: bytes | None, headers: Headers) -> int:
     """Return the size in bytes of an uncompressed batch of this record.
 
-    `ORIGINAL_TIMESTAMP_HEADER` is not counted, since outputs are also measured before this header is added.
+    `ORIGINAL_TIMESTAMP_HEADER` is not counted, so an output has the same size before and after this header is added.
     """
     counted_headers = [(name, content) for name, content in headers if name != ORIGINAL_TIMESTAMP_HEADER]
     record_bytes = _FIXED_FIELDS + _field_size(key) + _field_size(value) + _length_size(len(counted_headers))

@@ -142,21 +142,23 @@ class TimestampReplacer:
         self._failed_tries = 0
 
     def begin_next_try(self, error: RecordRefusedError) -> None:
-        """Count the try in which a broker has refused a record, so that `replace` then replaces more timestamps.
+        """After a broker has refused a record, begin the next try of the transaction.
 
-        Raises `SourceError` if no further try helps: a timestamp is not the cause, or the last try has failed.
+        In each further try, `replace` replaces more timestamps by the time of sending; in the last try, it replaces
+        none. Raises `SourceError` if another try does not help: a timestamp is not the cause, or the last try has
+        failed.
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
-        was_last_try = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it has kept all original timestamps
-        if not is_timestamp_refused or was_last_try:
+        has_last_try_failed = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it follows the tries with limits
+        if not is_timestamp_refused or has_last_try_failed:
             raise SourceError(str(error)) from None  # the caller handles `error`, which says the same
 
 
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    is_dead_letter = timestamp_ms < 0  # negative: to be sent with the time of sending, as dead letters are
+    is_dead_letter = timestamp_ms < 0  # negative: the time of sending, which only dead letters are sent with
     original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
     return topic, partition, value, key, headers, original_ms
 

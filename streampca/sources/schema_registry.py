@@ -129,10 +129,10 @@ class SchemaRegistry:
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
         is_unanswered_for_long = now - failing_since > _UNKNOWN_AFTER_S
-        is_bad_request = isinstance(error, _BadRequestError)  # in the registry's words
-        may_be_unknown = is_bad_request or is_unanswered_for_long
+        is_called_bad = isinstance(error, _BadRequestError)  # the registry has answered with a status of 4xx
+        may_be_unknown = is_called_bad or is_unanswered_for_long
         if may_be_unknown and self._answers_other_requests():
-            return KeyError(schema_id)
+            return KeyError(schema_id)  # an unknown schema
         return error
 
     def _answers_other_requests(self) -> bool:
@@ -146,8 +146,8 @@ class SchemaRegistry:
     def register(self, subject: str, schema: WriterSchema) -> int:
         """Register a schema under the subject, unless it is registered there, and return its id.
 
-        Raises `KeyError` (not found), `SourceError` (access refused), `_BadRequestError` (request refused), and
-        `TimeoutError` after any other failure.
+        Raises `KeyError` (the registry answers with the HTTP status 404), `SourceError` (access refused),
+        `_BadRequestError` (request refused), and `TimeoutError` after any other failure.
         """
         return int(self._call(self._client.register_schema, subject, self._schema_class(schema.text, schema.kind)))
 

@@ -26,7 +26,7 @@ class StandstillSearch:
         """`committed_ends` asks brokers where the committed records of partitions end. It may raise `TimeoutError`."""
         self._committed_ends = committed_ends
         self._standstills: dict[int, _Standstill] = {}  # by partition
-        self._ask_brokers_at = 0.0
+        self._next_question_at = 0.0  # when brokers may be asked again for the committed ends
         self.blocked_since: float | None = None  # since when an open transaction has blocked a partition
 
     def update(self, positions: Mapping[int, Reached], now: float, *, is_connected: bool) -> None:
@@ -39,8 +39,8 @@ class StandstillSearch:
         }
         if not suspects:
             self.blocked_since = None
-        elif is_connected and now >= self._ask_brokers_at:
-            self._ask_brokers_at = now + STANDSTILL_S
+        elif is_connected and now >= self._next_question_at:
+            self._next_question_at = now + STANDSTILL_S
             with suppress(TimeoutError):
                 self.blocked_since = self._find_blocked_since(suspects)
 

@@ -82,12 +82,13 @@ class TopicReader:
         """Return at most 100 of the last wanted records of each partition.
 
         Only the last 546,100 offsets of a partition are searched. If they hold no wanted record, but the partition has
-        earlier offsets, the partition is left out. Raises `NoBrokerError` while a transaction is open.
+        earlier offsets, the partition is left out. While a transaction is open, raises `NoBrokerError`, as for any
+        records that cannot be read yet.
         """
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
-        # By partition: the offset from which on all records were searched.
-        searched_from = dict(self._require_all_committed(partitions))
+        # Partition → the offset from which on all records were searched; at first, the end of its records.
+        searched_from = dict(self._find_ends_without_open_transactions(partitions))
         # Search backwards, in longer and longer steps. Each step ends where the step before it has begun.
         for step in _STEPS:  # 546,100 offsets in all
             ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
@@ -99,10 +100,10 @@ class TopicReader:
         # A partition without found records is kept only if it was searched back to its earliest offset.
         return {p: records for p, records in found.items() if records or searched_from[p] <= earliest[p]}
 
-    def _require_all_committed(self, partitions: Collection[int]) -> Mapping[int, int]:
-        """Return the ends of the committed records of partitions.
+    def _find_ends_without_open_transactions(self, partitions: Collection[int]) -> Mapping[int, int]:
+        """Return the ends of the committed records of partitions. If a transaction is open, raise `_StalledError`.
 
-        Raises `_StalledError` while an open transaction hides records between this end and the end of the log.
+        An open transaction hides the records between this end and the end of the log.
         """
         committed_ends = self._source.offsets_at(partitions, None)  # None: the ends of the committed records
         for partition, committed_end in committed_ends.items():
@@ -123,13 +124,13 @@ class TopicReader:
     def _events(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float
     ) -> Iterator[Records]:
-        """Yield events with records until each partition has reached its end.
+        """Yield events with records, from the `starts` of partitions until each has reached its end.
 
-        The last event of a partition may also hold records behind the end. Raises `SourceError`, or `_StalledError`
-        after `record_timeout_s` without a record.
+        A start of None is the earliest record. The last event of a partition may also hold records behind the end.
+        Raises `SourceError`, or `_StalledError` after `record_timeout_s` without a record.
         """
-        # A partition with the end 0 is finished: it never had a record. In any other partition, all records may be
-        # deleted. Then an event without records moves `next` to the end.
+        # A partition with the end 0 never had a record, so it needs no event. If all records of another partition were
+        # deleted, the source returns an event without records, whose `next` is the end.
         unfinished = {partition for partition, end in ends.items() if end > 0}
         self._source.seek({partition: starts[partition] for partition in unfinished})
         deadline = time.monotonic() + record_timeout_s

@@ -50,14 +50,14 @@ class Checkpoints:
         return view
 
     def ensure_identity(self, found: StoreIdentity | None = None) -> StoreIdentity:
-        """Remember the identity of the store, and return it; if the store has none, create it.
+        """Create the identity of the store if it has none. Remember it for `is_same_store`, and return it.
 
-        `found` is what `find_identity` has returned. The file of the identity is not read again: if it was deleted
+        `found` is what `find_identity` has returned. A real identity is not read again: if its file was deleted
         meanwhile, the store would get a second identity, which the group does not know. Raises `StoreError`, and
         `DamagedFileError` if the file is damaged.
         """
         if found is None or found.is_placeholder:  # a placeholder stands in for the identity of a store that has none
-            found = identity.ensure(self._store)
+            found = identity.ensure(self._store)  # reads the file, and creates it if it is missing
         self._memory.identity = found
         return found
 
@@ -125,14 +125,14 @@ class Checkpoints:
             offset = untried_offsets[-1]  # the newest
             try:
                 checkpoint = self._load(partition, offset)
-            except (FileNotFoundError, DamagedFileError) as error:  # a `StoreError` is raised: a retry may help
+            except (FileNotFoundError, DamagedFileError) as error:  # a `StoreError` is not caught: a retry may help
                 error_by_offset[offset] = error
                 continue
             self._remember_loaded(partition, offset, error_by_offset)
             return checkpoint
         if error_by_offset:
             self._raise_unusable(partition, error_by_offset)
-        self._memory.newest_known.pop(partition, None)
+        self._memory.newest_known.pop(partition, None)  # `save` no longer looks for a checkpoint that was known before
         return None
 
     def read_file(self, partition: int, offset: int) -> bytes:
@@ -173,7 +173,7 @@ class Checkpoints:
         self._memory.newest_known[partition] = offset_after
 
     def _remember_loaded(self, partition: int, offset: int, error_by_offset: Mapping[int, Exception]) -> None:
-        """Remember the checkpoint that was loaded, and the newer ones that are damaged; also log these."""
+        """Remember for `save` the checkpoint that was loaded. Remember and log the newer ones that are damaged."""
         for failed_offset, error in error_by_offset.items():
             was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
             if failed_offset > offset and not was_deleted:
@@ -215,12 +215,12 @@ class Checkpoints:
     def _refuse_if_store_was_replaced(self, partition: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store was replaced, for example because its volume was unmounted.
 
-        A store that still holds the newest checkpoint of the partition that this process knows was not replaced.
+        If the store still holds the newest checkpoint that this process has loaded or saved, it was not replaced.
         """
         newest_known = self._memory.newest_known.get(partition)  # None: no checkpoint of the partition is known
         if newest_known is not None and newest_known in existing_offsets:
             return
-        if self.is_same_store():  # a user has deleted the checkpoint
+        if self.is_same_store():  # only the checkpoint is gone: a user has deleted it
             return
         name = partition_name(partition)
         lost_files = f"this store's own {identity.NAME}"  # now another store's identity is there, or none

@@ -67,7 +67,8 @@ class DirectoryStore(Store):
     def _write(self, name: str, data: bytes, give_name: Callable[[Path, Path], bool]) -> bool:
         """Write a temporary file, then call `give_name(temporary, path)`, and return its result.
 
-        `give_name` returns False if it must not replace a file at `path`.
+        `give_name` renames the temporary file to `path`. If a file at `path` has to be kept, it removes the temporary
+        file and returns False.
         """
         path = self._path(name)
         temporary = path.with_name(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}")
@@ -138,12 +139,8 @@ class DirectoryStore(Store):
         exists = folder.is_dir()
         if exists and not self._must_flush_name(folder):
             return
-        has_disappeared = has_existed and not exists
-        if has_disappeared and self._is_gone_or_empty():
-            raise StoreError(
-                f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
-                "restart this process if it was deleted"
-            )
+        if has_existed and not exists:
+            self._raise_if_store_is_gone(folder)
         self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
         self._created_folders.add(folder)
@@ -154,16 +151,21 @@ class DirectoryStore(Store):
     def _must_flush_name(self, folder: Path) -> bool:
         """Return whether this process must flush the name of an existing folder to disk.
 
-        The name of a folder above the store is flushed only by the process that has created the folder.
+        Each process flushes a folder in the store once: its creator may have been killed before the flush. A folder
+        above the store is flushed only by the process that has created it.
         """
         if folder in self._flushed_folders:
             return False
         is_in_store = folder.is_relative_to(self.root)
         return is_in_store or folder in self._created_folders
 
-    def _is_gone_or_empty(self) -> bool:
-        """Return whether the store looks as if its volume were not mounted."""
-        return not self.root.is_dir() or not any(self.root.iterdir())
+    def _raise_if_store_is_gone(self, folder: Path) -> None:
+        """Raise `StoreError` if all of the store has disappeared with `folder`, as if its volume were not mounted."""
+        if not self.root.is_dir() or not any(self.root.iterdir()):
+            raise StoreError(
+                f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "
+                "restart this process if it was deleted"
+            )
 
     def _path(self, name: str) -> Path:
         check_name(name)

@@ -65,15 +65,16 @@ class ModelCache:
         self.current: PublishedModel | None = None
         self.current_since = 0.0  # by the clock
         self.pinned: Collection[int] = ()
-        self.store_error: str | None = None  # of the last poll
-        # Versions that were requested, besides the one in use; the most recently requested last.
+        # Models that were requested, except the one in use, by version; the most recently requested last.
         self._other_versions: OrderedDict[int, PublishedModel] = OrderedDict()
         self._lock = threading.Lock()  # protects _other_versions
-        self._location_of_missing_store: str | None = None  # None if the store existed at the last poll
-        self._other_topics_hint = ""  # end of the error that no model was published: which other topics have models
+        # What the last poll has found:
+        self.store_error: str | None = None  # why the store could not be read; None if it was read
+        self._location_of_missing_store: str | None = None  # None if the store exists
+        self._other_topics_hint = ""  # added to the error "no model": names other topics that have models
+        self.failures: Counter[str] = self.loader.failures  # how many polls and loads have failed, by cause
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
-        self.failures: Counter[str] = self.loader.failures
 
     def get_loaded(self, version: int | None) -> PublishedModel:
         """Return the model of a version; None stands for the version in use.

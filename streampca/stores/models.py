@@ -41,7 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # A copy that `snapshot` returns uses these two, too. They read the store itself, not the copy's listing.
+        # `snapshot` returns a copy of this object, which lists models from a listing made once. The copy, too, reads
+        # pins and statuses from the store itself.
         self._pins = Pins(store, topic)
         self._process_statuses = ProcessStatuses(store, topic)
 
@@ -157,7 +158,8 @@ class Models:
         for name, version in self._pins.all().items():
             if version in to_delete:
                 self._pins.delete(name)
-        # Sidecars serve the newest version, so it is deleted first: if a later deletion fails, it is gone.
+        # The newest first, since sidecars serve the newest version. Even if a later deletion fails, sidecars then stop
+        # serving the first one.
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 
@@ -174,8 +176,9 @@ class Models:
 def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None:
     """Return the version to delete first; None if there are at most `keep` versions.
 
-    The version whose two neighbours have the smallest ratio of ages is chosen. So the gaps between the remaining
-    versions grow with their age. The newest `min(20, keep)` versions are never chosen.
+    The age of a version is how many messages it is behind the newest. For each version, the age of its older neighbour
+    is divided by the age of its newer neighbour, and the version with the smallest ratio is chosen. So the gaps between
+    the remaining versions grow with their age. The newest `min(20, keep)` versions are never chosen.
     """
     if len(versions) <= keep:
         return None
@@ -183,11 +186,11 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     newest_kept = max(min(_NEWEST_KEPT, keep), 1)
     indices_between = range(newest_kept, len(newest_first) - 1)  # the oldest version has only one neighbour
     if not indices_between:
-        return newest_first[-1]
+        return newest_first[-1]  # only the oldest version may be chosen
     ages = [newest_first[0] - version for version in newest_first]  # in messages
     ages[0] = 1  # not 0, since it may be a divisor
 
     def divide_ages_of_neighbours(index: int) -> float:
-        return ages[index + 1] / ages[index - 1]
+        return ages[index + 1] / ages[index - 1]  # older neighbour / newer neighbour
 
     return newest_first[min(indices_between, key=divide_ages_of_neighbours)]

@@ -37,7 +37,7 @@ def write(store: Store, folder: str, number: int, data: bytes, existing: Iterabl
     up_to_number = sorted(n for n in {*existing, number} if n <= number)
     to_delete = up_to_number[:-keep]
     try:
-        # The lowest number last, in case this file can never be deleted.
+        # Highest number first: if the lowest file can never be deleted, the others still are.
         for old in reversed(to_delete):
             store.delete(path(folder, old))
     except StoreError as error:

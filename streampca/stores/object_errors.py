@@ -102,7 +102,7 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
     text = f"{action} {error}"
     scheme = store_url.find_scheme(url) or ""
     status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
-    # The last pattern matches any text.
+    # The first pattern that is found in the text counts; the last pattern is found in any text.
     template = next(template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text))
     explanation = template.format(
         answer=status_and_code.strip(),
@@ -112,7 +112,7 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
         permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )
-    is_temporary = RETRY_MAY_HELP in explanation
+    is_temporary = RETRY_MAY_HELP in explanation  # only the explanations of temporary errors contain this hint
     error_type = StoreBusyError if is_temporary else StoreError
     place = f"{url}/{name}" if name else url
     return error_type(f"cannot {action} {place}: {explanation}")

@@ -22,7 +22,7 @@ from streampca.errors import RETRY_MAY_HELP, StoreBusyError, StoreError
 from streampca.settings import store_url
 from streampca.stores.base import Observe, Store, check_name, is_part, observe_nothing
 from streampca.stores.object_errors import Action, explain_error, is_missing_object, is_not_implemented
-from streampca.stores.observed import Request, report
+from streampca.stores.observed import RequestCounter, report
 
 _PART_BYTES = 16 * 2**20  # larger objects are uploaded in parts of this size, so that a timeout covers one part
 _PARTS_AT_ONCE = 2
@@ -112,8 +112,8 @@ class ObjectStore(Store):
 
     def write(self, name: str, data: bytes) -> None:
         """Upload an object, a large one in several parts."""
-        with self._request("write", name) as request:
-            request.count = _count_uploads(len(data))
+        with self._request("write", name) as requests:
+            requests.count = _count_uploads(len(data))
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
         if self._listing:  # a snapshot shows its own writes
             self._listing.add(name, len(data))
@@ -175,10 +175,10 @@ class ObjectStore(Store):
 
     def _request_paths(self, folder: str) -> list[str]:
         """Ask the server for the paths of the objects and folders directly in a folder."""
-        with self._request("list", folder) as request:
+        with self._request("list", folder) as requests:
             answer = obstore.list_with_delimiter(self._bucket, folder)
             paths = [*answer["common_prefixes"], *(entry["path"] for entry in answer["objects"])]
-            request.count = _count_list_requests(len(paths))
+            requests.count = _count_list_requests(len(paths))
         return paths
 
     def size(self, name: str) -> int:
@@ -194,9 +194,9 @@ class ObjectStore(Store):
         """List everything below the folder, and return a view of the store that answers `names` from this list."""
         view = copy.copy(self)
         view._listing = _Listing(folder)
-        with self._request("list", folder) as request:
+        with self._request("list", folder) as requests:
             entries = obstore.list(self._bucket, folder).collect()
-            request.count = _count_list_requests(len(entries))
+            requests.count = _count_list_requests(len(entries))
         for entry in entries:
             view._listing.add(entry["path"], entry["size"])
         return view
@@ -222,14 +222,15 @@ class ObjectStore(Store):
             raise StoreError(f"cannot use {self.location}: an object read back differs from what was written")
 
     @contextmanager
-    def _request(self, action: Action, name: str) -> Iterator[Request]:
-        """Report the operation in the block to `Observe`, and convert its errors to `StoreError`.
+    def _request(self, action: Action, name: str) -> Iterator[RequestCounter]:
+        """Make the requests in the block: report them to `self._observe`, and convert their errors to `StoreError`.
 
-        If an object to read or delete is missing, `FileNotFoundError` is raised.
+        If an object to read or delete is missing, `FileNotFoundError` is raised. The block may set the number of
+        requests, which is 1 otherwise.
         """
         check_name(name)
-        with report(self._observe, action) as request, self._convert_errors(action, name):
-            yield request
+        with report(self._observe, action) as requests, self._convert_errors(action, name):
+            yield requests
 
     @contextmanager
     def _convert_errors(self, action: Action, name: str) -> Iterator[None]:

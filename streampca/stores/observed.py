@@ -9,26 +9,29 @@ from streampca.stores.base import Observe, Store
 
 
 @dataclass
-class Request:
-    """One operation on a store."""
+class RequestCounter:
+    """How many HTTP requests one operation on a store makes."""
 
-    count: int = 1  # HTTP requests, without those that the library has repeated
+    count: int = 1  # without those that the library has repeated
 
 
 @contextmanager
-def report(observe: Observe, operation: str) -> Iterator[Request]:
-    """Report the operation in the block, with its outcome, its duration and the number of its requests."""
-    request = Request()
+def report(observe: Observe, operation: str) -> Iterator[RequestCounter]:
+    """Report the operation in the block, with its outcome, its duration and the number of its requests.
+
+    The operation counts as one request, unless the block sets another number.
+    """
+    requests = RequestCounter()
     started = time.perf_counter()
     outcome = "error"
     try:
-        yield request
+        yield requests
         outcome = "ok"
     except FileNotFoundError:  # only the file is missing: if the store fails, it raises `StoreError`
         outcome = "missing"
         raise
     finally:
-        observe(operation, outcome, time.perf_counter() - started, request.count)
+        observe(operation, outcome, time.perf_counter() - started, requests.count)
 
 
 class ObservedStore(Store):

@@ -48,9 +48,10 @@ class ParallelRequests(Generic[R]):
         return not self._in_flight
 
     def take_ended(self, timeout_s: float) -> list[Answer[R]]:
-        """Take the answers of all calls that have ended, and begin further calls.
+        """Wait for calls to end. Then take the answers of all calls that have ended, and begin further calls.
 
-        Before that, wait for each call for at most `timeout_s`, in their order, until one does not end in time.
+        The calls are waited for in their order, each for at most `timeout_s`. If a call does not end in time, the calls
+        after it are not waited for.
         """
         for future in self._in_flight.values():
             if not wait_for_end(future, timeout_s):

@@ -38,26 +38,27 @@ class ArrowPacker:
         The header `ORIGIN` of an output record names the input record of the first row. The timestamp of an output
         record is the latest timestamp among the rows.
         """
-        keys = pa.array(projected.keys, pa.binary())
+        keys = pa.array(projected.keys, pa.binary())  # of the input records, as are the headers
         headers = _make_headers_column(projected.headers)
-        record_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), the index of the record of each row
-        bytes_of_record = _measure_binaries(keys) + _measure_headers(headers)
-        bytes_of_row = bytes_of_record[record_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
-        # For example: {"model_version":1,"partition":0,"offset":%d,…}.
+        input_of_row = np.repeat(np.arange(len(keys)), projected.counts)  # (n,), the index of each row's input record
+        bytes_of_input = _measure_binaries(keys) + _measure_headers(headers)
+        bytes_of_row = bytes_of_input[input_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
+        # `template % offset` is the header's value, such as {"model_version":1,"partition":0,"offset":7,…}.
         template = make_origin_template(projected)
+        # The rest of the largest output record is left for the schema and the header.
         max_bytes_of_rows = int(min(self._target_message_bytes, max_record_bytes * _SHARE_FOR_ROWS))
         for row_slice in _split_rows(bytes_of_row, max_bytes_of_rows):
-            record_indices = record_of_row[row_slice]
-            columns = _make_record_columns(projected, keys, headers, record_indices)
+            input_indices = input_of_row[row_slice]
+            columns = _make_record_columns(projected, keys, headers, input_indices)
             columns |= {name: column_of(values[row_slice]) for name, values in projected.fields.items()}
-            first_offset = int(projected.offsets[record_indices[0]])
+            first_offset = int(projected.offsets[input_indices[0]])
             yield Outgoing(
                 topic,
                 projected.partition,
                 value=stream_of(columns),
                 key=None,
                 headers=[(ORIGIN, template % first_offset)],
-                timestamp=int(projected.timestamps[record_indices].max()),
+                timestamp=int(projected.timestamps[input_indices].max()),
             )
 
 

@@ -2,7 +2,7 @@
 
 import structlog
 
-from streampca.consumer_group.events import ModelFixed
+from streampca.consumer_group.events import ModelVersionFixed
 from streampca.consumer_group.log import MemberLog
 from streampca.consumer_group.member import Change
 from streampca.consumer_group.member_state import MemberState
@@ -26,9 +26,9 @@ class TransformLog(MemberLog):
         if after.has_caught_up and not before.has_caught_up:
             log.info("caught up", partitions=len(after.partitions), read=after.messages)
         match change.event:
-            case ModelFixed(version, pins) if pins:  # the setting model_version names this version
+            case ModelVersionFixed(version, pins) if pins:  # the setting model_version names this version
                 log.info("model version fixed", version=version, pins=pins)
-            case ModelFixed(version):  # no pin keeps the store from deleting the version that is in use
+            case ModelVersionFixed(version):  # no pin keeps the store from deleting the version that is in use
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
 
     def log_end(self, state: MemberState) -> None:

@@ -66,15 +66,16 @@ class Transformer(MemberLoop):
         self._model = outputs.model
         self._output_limit = OutputLimit()
         self._timestamps = TimestampReplacer(outputs.topic, transactions)
-        # After brokers refused a transaction: by partition, the position behind its records, which are sent again.
-        self._retry_until: dict[int, int] = {}  # empty if no transaction was refused
+        # By partition: up to this position, records are sent again, because brokers refused their transaction.
+        self._resend_until: dict[int, int] = {}
         first_records = FirstRecords(config.topic, outputs.codec)
         self._assignment = Assignment[Position](config, source, in_flight, self._restore, notify, first_records)
-        self._positions = self._assignment.progress
+        self._positions = self._assignment.progress  # of the partitions that this member has restored and still owns
         # Whether this member, or one before it, has accepted a vector. If so, many rejects do not stop the member.
         self._has_accepted_vector = False
-        # The next three attributes describe the open transaction.
-        self._uncommitted: dict[int, Position] = {}  # by partition, the position behind the transaction's records
+        # The next three attributes describe the open transaction. It commits these positions, which are behind its
+        # records, by partition. Without positions, no transaction is open.
+        self._positions_to_commit: dict[int, Position] = {}
         self._counts = Counter[str]()  # of the transaction's records, by outcome; "all": of all its records
         self._transaction_began_at = 0.0  # monotonic seconds
         self._next_topic_check_at = 0.0
@@ -93,13 +94,13 @@ class Transformer(MemberLoop):
         """
         try:
             self._model.refresh()
-            if not self._uncommitted:
+            if not self._positions_to_commit:  # no transaction is open: the next events may open one now
                 self._transaction_began_at = clock()
             self._handle_events_or_stop()
             self._commit_when_due(clock)
             self._assignment.retry_when_due(clock())
         except RecordRefusedError as error:
-            self._prepare_retry(error)
+            self._adapt_to_refusal(error)
             self._start_over("aborted", str(error))
         except TransactionFailedError as error:
             self._start_over("failed", str(error))
@@ -108,7 +109,9 @@ class Transformer(MemberLoop):
         """Commit the open transaction, if there is one, once it is old or large enough."""
         is_old = clock() - self._transaction_began_at >= TRANSACTION_S
         is_large = self._counts["all"] >= TRANSACTION_RECORDS
-        if not self._uncommitted or not (is_old or is_large):
+        is_open = len(self._positions_to_commit) > 0
+        is_due = is_open and (is_old or is_large)
+        if not is_due:
             return
         if clock() >= self._next_topic_check_at:
             self._require_same_topic()  # a new topic must not get the offsets of a deleted one
@@ -123,22 +126,22 @@ class Transformer(MemberLoop):
             self._commit()
             raise
 
-    def _prepare_retry(self, error: RecordRefusedError) -> None:
+    def _adapt_to_refusal(self, error: RecordRefusedError) -> None:
         """Change how records are sent, so that brokers do not refuse the same record again."""
-        is_too_large = error.size > 0
+        is_too_large = error.size > 0  # the size is 0 unless the record is too large
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
-            self._timestamps.begin_next_try(error)
-        # Brokers do not say which record they refused, so the retry lasts until all of these records are committed.
-        for partition, reached in self._uncommitted.items():
-            self._retry_until[partition] = reached.position
+            self._timestamps.begin_next_try(error)  # replaces more timestamps from now on; raises if that cannot help
+        # Brokers do not say which record they refused, so all records of the transaction are sent in the changed way.
+        for partition, reached in self._positions_to_commit.items():
+            self._resend_until[partition] = reached.position
 
     def _handle(self, event: Event) -> None:
         """Handle one event of the source."""
         match event:
             case Records() | OutOfRange() if event.partition not in self._positions:
-                pass  # polled before the partition was released
+                pass  # a late event: this member has released the partition since the poll
             case Records():
                 self._assignment.decode(event, self._project)
             case Assigned(partitions):
@@ -164,12 +167,12 @@ class Transformer(MemberLoop):
             # The result of the partition's batch before is unused: batches do not depend on each other.
             return outputs.project(model, limit, batch)
 
-        self._in_flight.work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
+        self._in_flight.submit_work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
 
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""
         batch = transformed.batch
-        # If all first records are rejected, a setting is wrong: this raises before anything is sent.
+        # If all first records are rejected, a setting is wrong: `find_dead_letters` raises, and nothing is sent.
         rejects = self._config.find_dead_letters(batch, accepted_before=self._has_accepted_vector)
         has_vectors = len(batch.timestamps) > 0  # one timestamp for each record that holds vectors
         if has_vectors:
@@ -190,12 +193,13 @@ class Transformer(MemberLoop):
         """Move the position of a partition behind a batch. The open transaction will commit this position."""
         batch = transformed.batch
         partition = batch.partition
-        # If the batch had no records, only markers of transactions have moved the position: the last record stays.
+        # A batch without records only moves the position behind markers of transactions. The last record before the
+        # position then stays the same.
         has_records = transformed.input_record_count > 0
         last_record = transformed.last if has_records else self._positions[partition].last
         position = Position(batch.next, last=last_record)
         self._positions[partition] = position
-        self._uncommitted[partition] = position
+        self._positions_to_commit[partition] = position
 
     def _report_batch(self, transformed: TransformedBatch) -> None:
         """Report a batch, and the records in it that were rejected or skipped."""
@@ -217,7 +221,7 @@ class Transformer(MemberLoop):
         """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
         # If the topic would refuse an output for its timestamp, or soon delete the output, the time of sending replaces
-        # this timestamp. As an optimisation, `batch.timestamps` shows whether any timestamp must be replaced.
+        # this timestamp. Outputs only have timestamps of the batch: it is faster to test these as one array first.
         outputs, replaced_timestamps = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:
@@ -232,27 +236,28 @@ class Transformer(MemberLoop):
     def _commit(self) -> None:
         """Commit the open transaction, with the position behind its records in each partition."""
         started = time.perf_counter()
-        # Somebody may have changed how large a record the output topic takes.
+        # Somebody may have changed the size limit of the output topic, so it is refreshed in each transaction.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         # The next member reads the shape and the topic id with the offsets. It refuses to continue if its model has
         # other numbers of components and dimensions, or if the topic is another one of the same name.
         shape = self._model.shape
         topic_id = self._outputs.source_topic_id
-        offsets = {p: position.as_committed(shape, topic_id) for p, position in self._uncommitted.items()}
+        offsets = {p: position.as_committed(shape, topic_id) for p, position in self._positions_to_commit.items()}
         self._transactions.commit(offsets)
-        self._end_retry_if_all_committed()
+        self._end_resending_if_all_committed()
         self._report_end("committed", seconds=time.perf_counter() - started)
 
-    def _end_retry_if_all_committed(self) -> None:
-        """After a commit, end the retry of refused transactions if all their records are committed now.
+    def _end_resending_if_all_committed(self) -> None:
+        """If all records of refused transactions are committed now, stop replacing more timestamps than usual.
 
-        During a retry, `TimestampReplacer` replaces more timestamps than usual.
+        Brokers may have refused these records for their timestamps, so more timestamps were replaced when the records
+        were sent again.
         """
-        for partition, retry_until in list(self._retry_until.items()):
+        for partition, resend_until in list(self._resend_until.items()):
             reached = self._positions.get(partition)  # None: released, so another member commits the records
-            if reached is None or reached.position >= retry_until:
-                del self._retry_until[partition]
-        if not self._retry_until:
+            if reached is None or reached.position >= resend_until:
+                del self._resend_until[partition]
+        if not self._resend_until:
             self._timestamps.forget_failed_tries()  # from now on, it replaces as few timestamps as usual
 
     def _require_same_topic(self) -> None:
@@ -279,9 +284,9 @@ class Transformer(MemberLoop):
 
     def _report_end(self, outcome: str, cause: str = "", seconds: float = 0.0) -> None:
         """Report the end of the open transaction, if there is one, and forget its records."""
-        if self._uncommitted:
+        if self._positions_to_commit:
             self._notify(events.TransactionEnded(outcome, self._counts, seconds, cause))
-        self._uncommitted = {}
+        self._positions_to_commit = {}
         self._counts = Counter()
 
     def _release(self, partitions: Collection[int], *, lost: bool) -> None:
@@ -303,7 +308,8 @@ class Transformer(MemberLoop):
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
         """Yield the positions at which partitions continue, without partitions that the output topic lacks.
 
-        Raises `TimeoutError` if a retry can help, or if the member stops: each step may take long.
+        Raises `TimeoutError` if a retry can help. Each step may take long, so between steps, `TimeoutError` is also
+        raised if the member is to stop.
         """
         self._raise_if_stopping()
         self._transactions.recover()  # ends the transaction of an earlier process, so that its offsets are final
@@ -315,16 +321,19 @@ class Transformer(MemberLoop):
         if has_earlier_partitions:
             self._require_same_topic()  # in a new topic, their positions mean other records
         else:
-            # Nothing shows that the topic is still the same. In a new topic, earlier accepted vectors do not prove that
-            # the settings are right, so its first records must show this again.
+            # The topic may be a new one of this name, to which the settings may not fit. So the member stops again if
+            # all first records are rejected.
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 
     def _find_starts(self, partitions: Collection[int]) -> dict[int, Position]:
-        """Return the positions at which partitions continue. From now on, outputs carry the id of the source topic."""
+        """Return the positions at which partitions continue; starts that are not committed join the open transaction.
+
+        From now on, outputs carry the id of the source topic.
+        """
         starts = self._start_finder.find(partitions)
-        # An earlier member has committed an offset, so it has accepted vectors with these settings. So the settings are
-        # right, and this member does not stop if many records are rejected.
+        # Offset 0 may be committed before a record was read. A larger offset shows that an earlier member has accepted
+        # vectors, so the settings are right: this member does not stop if many records are rejected.
         has_earlier_member = any(committed.offset > 0 for committed in starts.committed.values())
         if has_earlier_member:
             self._has_accepted_vector = True
@@ -339,7 +348,7 @@ class Transformer(MemberLoop):
         """
         for partition, start in starts.items():
             if start.position >= 0:  # -1 means the earliest record, whose offset is not known yet
-                self._uncommitted[partition] = start
+                self._positions_to_commit[partition] = start
         transform_start = self._start_finder.transform_start  # the setting that has decided the starts; None: not set
         if starts and transform_start is not None:
             log.info("partitions begun", transform_start=transform_start, partitions=sorted(starts))

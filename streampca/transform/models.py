@@ -33,8 +33,9 @@ class CurrentModel:
     ) -> None:
         """`version` is a version or the name of a pin; None means the newest.
 
-        With `p_below`, a limit of p-values, a model needs past scores. If the setting `field` names the dimensions, a
-        model with names must have the same names. `pins` reads the version of each pin. `output_topic` is for errors.
+        `p_below` is a limit of p-values: with a limit, models without past scores are not used. If the setting `field`
+        names the dimensions, models with other names are refused. `pins` reads the version of each pin. `output_topic`
+        is for errors.
         """
         self._cache = cache
         self._output_topic = output_topic
@@ -63,9 +64,9 @@ class CurrentModel:
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        # `version` is None if the newest model is used, and until a pin is looked up.
+        # Once a model is in use, `version` is None only if the settings ask for the newest model.
         has_loaded_fixed_version = self._model is not None and self.version is not None
-        if has_loaded_fixed_version:  # it stays in use, even if the pin moves
+        if has_loaded_fixed_version:  # this model stays in use, even if a pin moves
             return ""
         try:
             model = self._load()
@@ -76,13 +77,16 @@ class CurrentModel:
             if self.version is not None:
                 raise InputError(f"model version {self.version} has no past scores, which p-values need")
             has_older_model = self._model is not None
-            return "" if has_older_model else _NO_PAST_SCORES  # an older model stays in use
+            return "" if has_older_model else _NO_PAST_SCORES  # "": the older model stays in use
         if model is not self._model:
             self._use(model)
         return ""
 
     def _load(self) -> PublishedModel:
-        """Return the version of the settings, or the newest model. Raises `NoModelError`, and `InputError`."""
+        """Return the model of the version or the pin in the settings; without these, return the newest model.
+
+        Raises `NoModelError`, and `InputError` if the version or the pin is unknown.
+        """
         try:
             if self._pin_name and self.version is None:
                 self.version = look_up_pin(self._pin_name, self._pins())
@@ -109,8 +113,8 @@ class CurrentModel:
     def check_metadata(self, metadata: str) -> None:
         """Raise `InputError` unless outputs of this model may follow those of an earlier process.
 
-        `metadata`, which the process has committed with an offset, tell its model's numbers of components and
-        dimensions. They also tell the version if a setting had fixed the version.
+        `metadata` is what the earlier process committed with an offset: its model's numbers of components and
+        dimensions, and the version if its setting `model_version` was set.
         """
         committed = read_shape(metadata)
         if committed is None:  # another tool has committed the offset

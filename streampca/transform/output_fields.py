@@ -70,10 +70,11 @@ class OutputFields:
     ) -> Fields:  # fmt: skip
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
-        `counts` (m,) says how many vectors each record has, `have_own_tiles` (m,) whether it may have several.
+        `counts` (m,) says how many vectors each record has. A record that may have several vectors shares no tile with
+        other records: `have_own_tiles` (m,).
 
         A tile is `GEMM_ROWS` rows that are multiplied together, and how a row is rounded depends on its index in the
-        tile. So each vector is put into a certain row of a larger matrix, and the fields of this row are taken out.
+        tile. So vectors are put into a larger matrix of tiles, where a vector has the same index in every batch.
         """
         rows = _find_rows_in_tiles(offsets, counts, have_own_tiles)  # (n,), the row of each vector in the matrix
         fields = self._compute(published, place_at_indices(vectors, rows))
@@ -135,22 +136,27 @@ def _find_rows_in_tiles(
     """Return the row (n,) of each vector of m records in a matrix of tiles. A tile has `GEMM_ROWS` = 32 rows.
 
     A vector must have the same row in its tile in every batch. If a record has its own tiles, its vectors fill them
-    from row 0 on. Any other record has one vector, in row offset % 32 of a tile, which the records before and after it
-    share if their offset // 32 is the same.
+    from row 0 on. Any other record has one vector, in row offset % 32 of a tile. Neighbours of this kind share a tile
+    if they have the same offset // 32.
 
-    Example: the records at offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors, and the record at 33 has its own
-    tiles. The comments give the items for these 43 vectors.
+    Example: the records at offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors. The record at 33 has its own tiles.
+
+        offset         30 | 31 | 33 (32 of its vectors) | 33 (the other 8) | 34
+        row in tile    30 | 31 |  0 … 31                |  0 … 7           |  2
+        tile            0 |  0 |  1                     |  2               |  3
+        row            30 | 31 | 32 … 63                | 64 … 71          | 98 = 32 · 3 + 2
     """
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
     # From here on, all arrays have one item for each vector, (n,).
-    index_in_record = np.arange(counts.sum()) - np.repeat(vectors_before_record, counts)
-    offset = np.repeat(offsets, counts)
-    has_own_tiles = np.repeat(have_own_tiles, counts)
-    row_in_tile = np.where(has_own_tiles, index_in_record, offset) % GEMM_ROWS  # 30; 31; 0 … 31, 0 … 7; 2
+    indices_in_record = np.arange(counts.sum()) - np.repeat(vectors_before_record, counts)
+    offsets_of_vectors = np.repeat(offsets, counts)
+    are_in_own_tiles = np.repeat(have_own_tiles, counts)
+    rows_in_tile = np.where(are_in_own_tiles, indices_in_record, offsets_of_vectors) % GEMM_ROWS
+    # A vector in a record's own tiles begins a tile in row 0. Any other vector begins a tile if the vector before it is
+    # in another tile.
     no_shared_tile = -1
-    shared_tile = np.where(has_own_tiles, no_shared_tile, offset // GEMM_ROWS)  # 0; 0; −1, 40 times; 1
-    # Whether `shared_tile` differs from that of the vector before. It is only used for vectors in shared tiles.
-    changes_shared_tile = np.diff(shared_tile, prepend=no_shared_tile) != 0
-    begins_tile = np.where(has_own_tiles, row_in_tile == 0, changes_shared_tile)
-    tile = np.cumsum(begins_tile) - 1  # 0; 0; 1, 32 times, and 2, 8 times; 3
-    return np.asarray(GEMM_ROWS * tile + row_in_tile)  # 30; 31; 32 … 71; 98
+    shared_tiles = np.where(are_in_own_tiles, no_shared_tile, offsets_of_vectors // GEMM_ROWS)
+    differ_from_before = np.diff(shared_tiles, prepend=no_shared_tile) != 0
+    begin_tile = np.where(are_in_own_tiles, rows_in_tile == 0, differ_from_before)
+    tiles = np.cumsum(begin_tile) - 1  # the first tile is 0
+    return np.asarray(GEMM_ROWS * tiles + rows_in_tile)

@@ -21,9 +21,10 @@ class OutputLimit:
     has_refused: bool = False  # a broker has refused a record as too large
 
     def with_options(self, configs: Mapping[str, str]) -> "OutputLimit":
-        """Return the limit that the options of the topic set.
+        """Return the limit after the options of the topic were read again.
 
-        If the options have not changed, the limit stays: a refusal may have lowered it.
+        A broker that refused a record may have lowered the limit below the options. This limit is kept until the
+        options change.
         """
         by_options = float(configs.get(_LIMIT_OPTION, self.max_record_bytes_by_options))
         if by_options == self.max_record_bytes_by_options:

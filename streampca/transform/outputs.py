@@ -119,9 +119,9 @@ class Outputs:
         )
 
     def _copy_fields(self, batch: Vectors) -> Fields:
-        """Return the fields that are copied from records, if they are emitted: their value, and their labels."""
-        indices = batch.decoded.indices
-        counts = batch.decoded.counts
+        """Return the emitted fields (n rows) that are copied from records: the value of a record, and its labels."""
+        indices = batch.decoded.indices  # of the m records that hold vectors
+        counts = batch.decoded.counts  # (m,), how many vectors each of these records holds
         fields: dict[str, NDArray[Any]] = {}
         if "record" in self.output_fields.kinds:
             values = _select(values_of(batch.records), indices)
@@ -153,8 +153,12 @@ def _without_content(batch: Vectors) -> Vectors:
 
 
 def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors) -> tuple[Fields, Vectors]:
-    """Return the fields and the batch with only the chosen (m,) of the records that hold vectors."""
-    is_row_chosen = np.repeat(is_chosen, batch.decoded.counts)
+    """Return the fields and the batch with only the chosen records.
+
+    `is_chosen` (m,) has an item for each record that holds vectors. The fields have a row for each vector.
+    """
+    vectors_per_record = batch.decoded.counts  # (m,)
+    is_row_chosen = np.repeat(is_chosen, vectors_per_record)
     chosen_fields = {name: values[is_row_chosen] for name, values in fields.items()}
     chosen = batch.decoded.keep_values(is_chosen)
     return chosen_fields, replace(batch, decoded=chosen, timestamps=batch.timestamps[is_chosen])

@@ -56,8 +56,8 @@ class RecordPacker:
 
         `max_record_bytes` is for packers that join several records. It is not used here: a record cannot be split.
         """
-        values = self.write_values(projected.fields, projected.counts)
-        # For example: {"model_version":1,"partition":0,"offset":%d,…}.
+        values = self.write_values(projected.fields, vectors_per_record=projected.counts)
+        # `template % offset` is the header's value, such as {"model_version":1,"partition":0,"offset":7,…}.
         template = make_origin_template(projected)
         headers = [
             [*headers_of_record, (ORIGIN, template % offset)]
@@ -67,18 +67,21 @@ class RecordPacker:
         # Each tuple has the fields of `Outgoing`.
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
-    def write_values(self, fields: Fields, counts: NDArray[np.int64]) -> Sequence[bytes]:
-        """Return a value for each record: a list of its rows in the fields, or its single row."""
-        are_lists = (counts > 1) | self._always_lists
+    def write_values(self, fields: Fields, vectors_per_record: NDArray[np.int64]) -> Sequence[bytes]:
+        """Return the value of each record: its row of the fields, which have a row for each vector.
+
+        A record with several vectors, or any record if `always_lists` is set, gets the list of its rows instead.
+        """
+        are_lists = (vectors_per_record > 1) | self._always_lists
         if not are_lists.any():
             return self._writer.write(fields)
         if are_lists.all():
-            return self._writer.write(fields, counts)
+            return self._writer.write(fields, vectors_per_record)
         # A call of the writer returns either lists or single rows.
-        is_row_of_list = np.repeat(are_lists, counts)
+        is_row_of_list = np.repeat(are_lists, vectors_per_record)
         fields_of_lists = {name: values[is_row_of_list] for name, values in fields.items()}
         fields_of_singles = {name: values[~is_row_of_list] for name, values in fields.items()}
-        lists = iter(self._writer.write(fields_of_lists, counts[are_lists]))
+        lists = iter(self._writer.write(fields_of_lists, vectors_per_record[are_lists]))
         singles = iter(self._writer.write(fields_of_singles))
         return [next(lists) if is_list else next(singles) for is_list in are_lists.tolist()]
 

@@ -24,10 +24,13 @@ _ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
 
 
 class LastTransformed(NamedTuple):
-    """The last record of a partition that has a committed output, as far as the output topic shows it."""
+    """The last record of a partition that has a committed output, as far as the output topic shows it.
+
+    If no output was found and the partition may still have one, `offset` is None and `has_no_output` is False.
+    """
 
     offset: int | None  # of this record; None: no output was found
-    is_surely_none: bool  # no output was found, though the output partition has lost nothing and was read completely
+    has_no_output: bool  # no output was found, though the output partition has lost nothing and was read completely
 
 
 class Starts(NamedTuple):
@@ -67,17 +70,17 @@ class StartFinder:
         committed = self._find_committed()
         topic_id = self.source.topic_id()
         without_offset = set(partitions) - committed.keys()
-        last_transformed: Mapping[int, LastTransformed] = {}  # by partition; stays empty unless starts depend on it
+        last_transformed: Mapping[int, LastTransformed] = {}  # by partition; stays empty if no start depends on it
         starts_depend_on_outputs = self.transform_start in (None, OUTPUTS)  # None: not set
         if without_offset and starts_depend_on_outputs:
             last_transformed = self._find_last_transformed(without_offset, topic_id)
             # While the outputs were read, another member may have committed offsets, or brokers may have deleted some.
             committed = self._find_committed()
-            still_without_offset = set(partitions) - committed.keys()
-            newly_without_offset = still_without_offset - without_offset
-            if newly_without_offset:
+            without_offset_now = set(partitions) - committed.keys()
+            have_lost_offset = without_offset_now - without_offset  # the outputs of these partitions were not read
+            if have_lost_offset:
                 raise TimeoutError("offsets of the group were deleted while the outputs were read")
-            without_offset = still_without_offset
+            without_offset = without_offset_now
         # All outputs must have the same shape, which is the numbers of components and dimensions.
         refuse_other_outputs(self.topic, topic_id, committed, self.check_metadata)
         self._refuse_to_begin_before_lowest_partition(partitions, committed)
@@ -87,10 +90,11 @@ class StartFinder:
     def _refuse_to_begin_before_lowest_partition(
         self, partitions: Collection[int], committed: Mapping[int, Committed]
     ) -> None:
-        """If the group has no outputs yet, raise `TimeoutError` unless this member owns the lowest partition.
+        """If the group has no outputs yet, only the member that owns the lowest partition may begin.
 
-        The first outputs decide the shape of all outputs: how many components and dimensions they have. If all members
-        began at the same time with models of different shapes, they would mix outputs of these shapes.
+        Any other member raises `TimeoutError`, and tries again later. The first outputs decide how many components and
+        dimensions all outputs have. If all members began at the same time with models of different shapes, they would
+        mix outputs of these shapes.
         """
         lowest = min(self.source.partitions(), default=0)
         owns_lowest = lowest in partitions
@@ -108,13 +112,16 @@ class StartFinder:
     def _choose_starts(
         self, partitions: Collection[int], last_transformed: Mapping[int, LastTransformed]
     ) -> dict[int, Position]:
-        """Return where partitions without a committed offset begin, as `transform_start` says."""
+        """Return where partitions without a committed offset begin, as `transform_start` says.
+
+        If it is "outputs" or not set, the last outputs of a partition decide. Otherwise `last_transformed` is not used.
+        """
         if self.transform_start in (None, OUTPUTS):  # None: not set
             return {p: self._choose_start_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
-        time_ms = None if self.transform_start == "latest" else int(self.transform_start)  # None is the end of the log
-        offsets = self.source.offsets_at(partitions, time_ms)
+        time_ms = None if self.transform_start == "latest" else int(self.transform_start)
+        offsets = self.source.offsets_at(partitions, time_ms)  # if the time is None, the ends of the logs
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
     def _choose_start_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
@@ -122,9 +129,9 @@ class StartFinder:
 
         Raises `SettingsError` if outputs could be written twice.
         """
-        if last_transformed.is_surely_none:
+        if last_transformed.has_no_output:
             return _EARLIEST
-        last_offset = last_transformed.offset  # None: whether there are outputs is unknown
+        last_offset = last_transformed.offset  # None: it is unknown whether there are outputs
         if last_offset is not None and self.transform_start == OUTPUTS:
             return Position(last_offset + 1)
         if last_offset is None:
@@ -149,9 +156,9 @@ class StartFinder:
                 newest_outputs = reader.find_last(partitions, is_wanted=_is_output)
                 for partition in partitions:
                     outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
-                    earliest_offset, _ = reader.log_bounds[partition]  # above 0: the log has lost its first outputs
+                    earliest_offset, _end = reader.log_bounds[partition]
                     last_transformed[partition] = _read_last_transformed(outputs, earliest_offset, topic_id)
-        except NoBrokerError as error:  # a retry can help
+        except NoBrokerError as error:  # callers try again after a `TimeoutError`
             raise TimeoutError(str(error)) from None
         except SourceError as error:
             raise SourceError(
@@ -175,17 +182,16 @@ def _is_output(record: Record) -> bool:
 
 
 def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> LastTransformed:
-    """Return the offset of the last source record that has an output in an output partition.
+    """Find the last source record from which an output partition has an output.
 
-    `outputs` are the newest ones in the partition; None if the search for them gave up. The log of the partition begins
-    at `earliest_offset`.
+    `outputs` are the newest outputs in this partition, whose log begins at `earliest_offset`. None means that a search
+    gave up before it found an output.
     """
-    if outputs is None:  # it is unknown whether there are outputs
-        return LastTransformed(offset=None, is_surely_none=False)
-    offset = _find_last_input_offset(outputs, topic_id)  # None: these outputs name no record of this topic
-    has_lost_no_output = earliest_offset == 0
-    is_surely_none = offset is None and has_lost_no_output
-    return LastTransformed(offset, is_surely_none)
+    if outputs is None:  # so it is unknown whether there are outputs
+        return LastTransformed(offset=None, has_no_output=False)
+    offset = _find_last_input_offset(outputs, topic_id)  # None: none of these outputs was made from this topic
+    is_log_complete = earliest_offset == 0  # otherwise, the log has lost its first outputs
+    return LastTransformed(offset, has_no_output=offset is None and is_log_complete)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
@@ -196,7 +202,7 @@ def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | N
     for output in reversed(outputs):
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
-            # The header of an Arrow message names only its first record.
+            # An Arrow output has a row for each vector of several records: its header names only the first record.
             offset_of_last_row = _read_offset_of_last_row(output)
             return origin.offset if offset_of_last_row is None else offset_of_last_row
     return None

@@ -66,8 +66,8 @@ def check_before_joining(
     folds: dict[int, Fold] = {}
     unreadable: list[StoreError] = []
     for partition, load in _prepare_loads(stored, load_all=check_all):
-        # There are two kinds of checkpoints: those of partitions and those of backfills.
-        is_kind_checked = any(is_backfill(checked) == is_backfill(partition) for checked in folds)
+        # A backfill is kept under a partition number of its own. One readable checkpoint of each kind is enough.
+        is_kind_checked = any(is_backfill(other) == is_backfill(partition) for other in folds)
         if is_kind_checked and not check_all:
             continue
         try:
@@ -138,8 +138,8 @@ class Checkpointer:
     def forget(self, partitions: Collection[int]) -> None:
         """Forget the folds of partitions that were revoked or lost."""
         self._assigned.forget(partitions)
-        # When partitions are released, `MemberState` drops the list of missing partitions. So those that are still
-        # missing must be reported again.
+        # `MemberState` drops the problem "partitions missing" when partitions are released. Forget what was reported,
+        # so that the partitions that are still missing are reported again.
         self._why_missing_in_merge = {}
         self._missing_in_last_report = set()
 
@@ -229,7 +229,7 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # By partition that the merge lacked, why. {}: the merge lacked none. None: nothing was merged.
+        # For each partition that the merge lacked, the reason. {}: no partition was missing. None: nothing was merged.
         why_missing = result.why_missing_in_merge
         if why_missing is not None and why_missing != self._why_missing_in_merge:
             self._why_missing_in_merge = why_missing

@@ -20,11 +20,11 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
 
     `own` is the identity of this worker's store, which holds `checkpoints`.
     """
-    for partition, offset in committed.items():
-        other = parse_store_metadata(offset.metadata)  # None: another tool has committed
+    for partition, commit in committed.items():
+        other = parse_store_metadata(commit.metadata)  # None: another tool has committed
         if other is not None and other.id != own.id:
-            # The ids also differ if the identity's file of the same store was deleted and written anew. Then the store
-            # holds checkpoints at the offsets that were committed with the other id.
+            # The store may be the same, but with a new id, because its identity file was deleted and written anew. A
+            # checkpoint at an offset that was committed with the old id suggests this, and the error then says so.
             is_perhaps_same_store = _has_checkpoint_at_committed_offset(checkpoints, committed, store=other)
             difference = (
                 f"the consumer group's worker of partition {partition} of {checkpoints.topic} saved to the store "
@@ -70,7 +70,7 @@ class OffsetDifferences(NamedTuple):
     set_by_other_tools: dict[int, int]
     """Offsets, by partition, that another tool than streampca has set. They differ from the newest checkpoint's."""
     why_ahead_of_store: dict[int, str]
-    """By partition that cannot continue, why: its worker has committed an offset that no checkpoint has reached."""
+    """For each partition whose committed offset no checkpoint has reached, the reason why it cannot continue."""
     committed_starts: dict[int, int]
     """Offsets at which partitions without a checkpoint begin, by partition: an earlier owner has committed them."""
 
@@ -78,30 +78,33 @@ class OffsetDifferences(NamedTuple):
 def compare_offsets(
     topic: str, checkpoint_offsets: Mapping[int, int], committed: Mapping[int, Committed]
 ) -> OffsetDifferences:
-    """Compare the group's committed offsets with the offsets of the newest checkpoints, partition by partition.
+    """Compare the group's committed offset of each partition with the offset of its newest checkpoint.
 
-    Raises `ForeignStoreError` if an offset is ahead of the store, unless some other partition's checkpoint has reached
-    its committed offset: then the store is the group's, but lacks checkpoints.
+    A worker commits an offset after its checkpoint is saved. So if committed offsets are ahead of the checkpoints,
+    checkpoints are missing. If then no checkpoint at all has reached its committed offset, raises `ForeignStoreError`.
     """
     set_by_other_tools: dict[int, int] = {}
     why_ahead_of_store: dict[int, str] = {}
     committed_starts: dict[int, int] = {}
-    is_any_offset_reached = False  # whether some checkpoint is at the committed offset of its partition, or later
+    has_reached_any = False
     for partition, (offset, metadata) in committed.items():
-        checkpoint_offset = checkpoint_offsets.get(partition)
+        checkpoint_offset = checkpoint_offsets.get(partition)  # None: the partition has no checkpoint
         was_set_by_other_tool = parse_store_metadata(metadata) is None  # only workers name their store
         if was_set_by_other_tool:
             # Without a checkpoint, an offset 0 is not reported: it skips no record.
             if offset != (checkpoint_offset or 0):
                 set_by_other_tools[partition] = offset
             continue
-        if checkpoint_offset is not None and checkpoint_offset >= offset:
-            is_any_offset_reached = True
-        elif checkpoint_offset is None and marks_start(metadata):  # a new partition: its owner has saved nothing yet
+        has_reached = checkpoint_offset is not None and checkpoint_offset >= offset
+        is_new_partition = checkpoint_offset is None and marks_start(metadata)
+        if has_reached:  # the checkpoint of this commit is in this store, or was replaced by a later one
+            has_reached_any = True
+        elif is_new_partition:  # its owner has committed where it begins, and has saved no checkpoint yet
             committed_starts[partition] = offset
-        else:
+        else:  # the checkpoint of this commit is missing
             why_ahead_of_store[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
-    if why_ahead_of_store and not is_any_offset_reached:
+    # If any checkpoint has reached its committed offset, the store is the group's. Otherwise, it is another store.
+    if why_ahead_of_store and not has_reached_any:
         raise ForeignStoreError(
             f"{list_causes(why_ahead_of_store)}: is the volume mounted, is it this group's store, or was it restored "
             "from an older backup? To continue from this store all the same, run `streampca reset`"
@@ -188,12 +191,14 @@ class GroupStore:
     def agree_on_starts(self, start_offsets: Mapping[int, int]) -> dict[int, int]:
         """Commit the offsets at which new partitions begin, and return the starts that the group has then.
 
-        A partition that another member has taken is absent, or has that member's start. Raises `TimeoutError`.
+        If another member has taken a partition meanwhile, the brokers refuse our commit. Then the result has the other
+        member's start of the partition, or no start if the group has none. Raises `TimeoutError`.
         """
         if self._own_identity is None:
             raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")
         self._source.commit(start_offsets, format_store_metadata(self._own_identity, is_start=True))
         committed = self.read_committed()
+        # A worker marks the commit of a start in the metadata. A later commit of a checkpoint has no mark.
         return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 
     def commit(self, positions: Mapping[int, int]) -> None:
@@ -203,8 +208,8 @@ class GroupStore:
         metadata = format_store_metadata(self._own_identity) if self._own_identity else ""
         self._source.commit(positions, metadata)
         if self._is_newly_assigned:
-            # This was the first commit after an assignment. A rebalance assigns partitions to all members at once, and
-            # each member commits its store then. So the next save compares the stores, when the others have committed.
+            # This was the first commit after an assignment. A rebalance assigns partitions to all members at once. By
+            # our next save, the others have committed the identities of their stores, too: compare the stores then.
             self._must_check_other_members = True
             self._is_newly_assigned = False
 

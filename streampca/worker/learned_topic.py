@@ -54,9 +54,10 @@ class LearnedTopic:
         was made of another topic.
         """
         adapted = checkpoint.adapt_to(self.config, self.id)
-        agreed_names = adapted.agree_on_names(self.names)  # raises if both have names, and the names differ
-        are_names_missing = adapted.names != self.names  # in the checkpoint or in this topic
-        if are_names_missing:
+        # Raises if the checkpoint and this topic have different names. If only one of them has names, returns these.
+        agreed_names = adapted.agree_on_names(self.names)
+        is_one_without_names = adapted.names != self.names
+        if is_one_without_names:
             self.names = agreed_names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(agreed_names or []))
         return adapted.fold

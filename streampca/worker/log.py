@@ -50,8 +50,8 @@ class WorkerLog(MemberLog):
     def _warn_of_clock(self, event: ModelPublished) -> None:
         """Warn once if a model with a half-life has learned records far ahead of this machine's clock.
 
-        A merge treats partitions that are ahead of the clock as if they were at the clock's time. So none of them loses
-        weight against another.
+        A merge treats partitions that are ahead of the clock as if they were at the clock's time. So between such
+        partitions, the half-life has no effect: older messages should lose weight, but do not.
         """
         model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
@@ -91,12 +91,12 @@ class WorkerLog(MemberLog):
         )
 
     def _progress_fields(self, state: MemberState) -> dict[str, object]:
-        """Return the fields of every member, the version of the last model, and `loss`.
+        """Return the fields that every kind of member logs, and the version of the last model and `loss`.
 
         `loss` is the share of the squared length of recent messages that projection loses.
         """
         all_stats = [fold.stats for fold in _learned_folds(state)]
-        squared_length = sum(stats.norm_ewma for stats in all_stats)
+        squared_length = sum(stats.norm_ewma for stats in all_stats)  # of a recent message, summed over partitions
         lost_squared_length = sum(stats.loss_ewma for stats in all_stats)
         return super()._progress_fields(state) | {
             "loss": round(lost_squared_length / squared_length, 5) if squared_length else None,

@@ -62,10 +62,10 @@ class Worker(MemberLoop):
             notify=notify,
             first_records=FirstRecords(config.topic, config.codec),
         )
-        # The same dictionary as `progress`: by partition, the fold, which also says how far this worker has come.
+        # The folds of the restored partitions, by partition. The assignment adds and removes them in this dictionary.
         self._folds = self._assignment.progress
         self._next_save_at = 0.0  # when the next save is due
-        # From when on a save must also look for checkpoints that the store has lost, and write them again.
+        # A save after this time also looks for checkpoints that the store has lost, and writes them again.
         self._next_rewrite_at = 0.0
 
     def _begin(self, clock: Callable[[], float]) -> None:
@@ -107,8 +107,8 @@ class Worker(MemberLoop):
         try:
             if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # Whether to publish is decided before the source is closed. A publication is due some time after the
-                # last one. With an infinite time, the publication is due now.
+                # The source knows the partitions only until it is closed, so decide now whether this worker publishes.
+                # With an infinite time, a publication is due even just after the last one.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()
@@ -154,7 +154,7 @@ class Worker(MemberLoop):
             return learn_batch(fold, batch, config)
 
         install = partial(self._install, batch)
-        self._in_flight.work(partition, batch.nbytes, function=learn, handle=install)
+        self._in_flight.submit_work(partition, batch.nbytes, function=learn, handle=install)
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, install the fold that has learned it, and report it.
@@ -189,7 +189,7 @@ class Worker(MemberLoop):
             messages=len(batch.timestamps),
             losses=learned.losses,
             seconds=learned.seconds,
-            lag=batch.end - batch.next,  # in offsets
+            lag=batch.end - batch.next,  # `end` is the end of the partition, `next` the offset after this batch
             incomplete=incomplete,
             odd_timestamps=odd_timestamps,
         )

@@ -18,13 +18,11 @@ from streampca.worker.group_store import compare_offsets
 def find_missing_checkpoints(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> dict[int, str]:
     """Return the partitions and backfills that a model has learned beyond their newest checkpoint, with a message each.
 
-    `offsets` are those of the newest checkpoints. If the model is of another topic than `topic_id`, the offsets of
-    partitions mean other records, so only the offsets of backfills are compared. A partition of the model that has no
-    checkpoint is always returned. So a worker does not learn a topic that was created again into a store with models of
-    the old topic.
+    `offsets` are those of the newest checkpoints, by partition. `topic_id` is the id of the topic that is read.
     """
     if model is None:
         return {}
+    # A topic that was deleted and created again has another id. An empty id is not known.
     is_other_topic = bool(model.topic_id and topic_id and model.topic_id != topic_id)
     why_missing: dict[int, str] = {}
     for partition, position in model.positions.items():
@@ -32,11 +30,13 @@ def find_missing_checkpoints(model: PublishedModel | None, offsets: Mapping[int,
         subject = name if is_backfill(partition) else f"partition {name}"
         contained = f"model {model.version} contains {subject}"
         if partition not in offsets:
+            # Also if the model is of another topic: models of two topics must not be mixed in one store.
             why_missing[partition] = (
                 f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
                 f"what was learned of it: `streampca reset --drop {name}`"
             )
             continue
+        # Offsets of another topic mean other records. Those of a backfill do not depend on the topic.
         is_comparable = is_backfill(partition) or not is_other_topic
         if is_comparable and offsets[partition] < position:
             why_missing[partition] = f"{contained} up to offset {position}, but its newest checkpoint is older"
@@ -44,14 +44,17 @@ def find_missing_checkpoints(model: PublishedModel | None, offsets: Mapping[int,
 
 
 def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[int, Committed], topic_id: str) -> None:
-    """Raise `PartitionsMissingError` if the newest model or a committed offset shows that a checkpoint is missing."""
+    """Raise `PartitionsMissingError` if checkpoints are missing. There are two signs of this:
+
+    1. The newest model contains a partition or a backfill that has no checkpoint.
+    2. The group has committed an offset of a partition that no checkpoint of the partition has reached.
+    """
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
-    # A backfill has no committed offset, so only the model shows that it is missing.
+    # 1. A checkpoint that is only older than the model does not count: its worker learns the later records again.
     why_missing_by_model = find_missing_checkpoints(models.newest(), offsets, topic_id)
-    # A partition with an older checkpoint is not refused: its worker learns the later records again.
     why_no_checkpoint = {p: why for p, why in why_missing_by_model.items() if p not in offsets}
-    # A new partition may be in no model yet, so committed offsets are compared, too.
+    # 2. This also finds new partitions, which may be in no model yet.
     why_group_is_ahead = compare_offsets(checkpoints.topic, offsets, committed).why_ahead_of_store
     why_missing = why_group_is_ahead | why_no_checkpoint
     if why_missing:

@@ -47,13 +47,14 @@ class PublishSchedule:
     def begin_if_due(self, owned: Collection[int], all_partitions: Collection[int], now: float) -> bool:
         """Begin a publication if this worker must publish now, and return whether it must.
 
-        `owned` are the partitions of this worker.
+        A publication is due once it takes at most a tenth of the time since the last one began. `owned` are the
+        partitions of this worker.
         """
         is_publisher = min(all_partitions, default=0) in owned
-        # The shorter of two, so that one slow publication does not delay the next.
-        usually_takes_s = min(self._last_took_s, self._second_last_took_s)
+        # Expect the shorter of the last two times, so that a single slow publication does not delay the next one.
+        expected_s = min(self._last_took_s, self._second_last_took_s)
         may_take_s = _MAX_SHARE_OF_TIME * (now - self._began_at)
-        is_due = usually_takes_s <= may_take_s
+        is_due = expected_s <= may_take_s
         if is_publisher and is_due:
             self._began_at = now
         return is_publisher and is_due
@@ -93,14 +94,16 @@ class CheckpointReader:
         self.unreadable = {}
         in_memory = self._find_in_memory(listed)
         to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in in_memory}
-        # Threads read the checkpoints. The answers come in the order of `listed.offsets`.
+        # Threads read the checkpoints. `answers` yields one answer for each partition in `to_read`, in its order, which
+        # is also the order of `listed.offsets`.
         answers = listed.stored.load_newest(to_read).take_in_order()
         for partition in listed.offsets:
             if partition in in_memory:
+                # A checkpoint that has learned nothing yet takes this worker's settings.
                 yield in_memory[partition].adapt_to(self._fold_config)
                 continue
             answer_of_partition = next(answers)
-            newest = self._cache_answer(answer_of_partition)
+            newest = self._cache_answer(answer_of_partition)  # also adapts it; None: deleted, or it cannot be read
             if newest is not None:
                 yield newest
 
@@ -129,13 +132,13 @@ class CheckpointReader:
         return in_memory
 
     def _cache_if_small_enough(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint if it is small enough. In the cache, its state has learned the pending vectors.
+        """Cache a checkpoint if it is small enough, but without pending vectors: its state learns them now.
 
-        So the cached checkpoint has no pending vectors any more. The publisher scores pending vectors only when the
-        checkpoint was read, and not again when the checkpoint comes from the cache.
+        The publisher scores the pending vectors of a checkpoint when it is read from the store. Without pending
+        vectors, they are not scored again when the checkpoint comes from the cache.
         """
         fold = checkpoint.fold
-        state_after_pending = fold.provisional(self._fold_config.learning)
+        state_after_pending = fold.provisional(self._fold_config.learning)  # has learned the pending vectors
         cached = replace(checkpoint, fold=replace(fold, state=state_after_pending).without_pending())
         self._cache.pop(checkpoint.partition, None)
         nbytes_with_others = cached.fold.nbytes + sum(other.fold.nbytes for other in self._cache.values())
@@ -174,7 +177,7 @@ class Publisher:
         self._update_newest_model(models)
         if self._is_published(listed):  # by another worker
             return None
-        # The newest model may have learned a partition beyond the newest checkpoint in the listing.
+        # The listing may be stale: another worker may have saved later checkpoints, and made the newest model of them.
         if find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id):
             listed = self._list_again(stored, own_checkpoints)
         publication = self._merge_newest(listed)
@@ -205,14 +208,14 @@ class Publisher:
 
         Raises `PartitionsMissingError`.
         """
-        # New vectors are scored by a model that has not learned them. That is the newest model if its past scores are
-        # continued. Otherwise, it is a merge of the checkpoints without their pending vectors.
+        # The scoring model must not have learned the vectors that it scores. The newest model has not learned them. If
+        # its past scores are not valid, the scoring model is a merge of the checkpoints without pending vectors.
         newest = self._find_model_with_valid_scores()  # None: the past scores begin anew
         scoring_model = newest.model if newest else self._merge_without_pending(listed)
         reader = self._checkpoint_reader
         publication = self._merge(reader.read(listed), scoring_model)
         # If the newest checkpoint of a partition is damaged, an older checkpoint was merged. Then the merge may lack
-        # records that the newest model has learned, and must not be published.
+        # records that the newest model has learned, and must not be published. An empty merge lacks all of them.
         merged_positions = publication.model.positions if publication else {}
         why_missing = find_missing_checkpoints(self._newest_model, merged_positions, listed.topic_id)
         _raise_if_missing(why_missing | reader.unreadable)
@@ -244,17 +247,18 @@ class Publisher:
         """Merge these checkpoints without their pending vectors to a model; None if all learned vectors are pending."""
         merger = self._create_merger()
         components = self._fold_config.learning.components
-        # A new reader, since cached states have learned the pending vectors.
-        for checkpoint in CheckpointReader(self._fold_config).read(listed):
+        # Read the checkpoints anew: the states in the cache of `_checkpoint_reader` have learned the pending vectors.
+        new_reader = CheckpointReader(self._fold_config)
+        for checkpoint in new_reader.read(listed):
             merger.add_partition(replace(checkpoint, fold=checkpoint.fold.without_pending()))
-        state = merger.state(columns=components)
+        state = merger.state(columns=components)  # with only the axes that the model needs
         return make_model(state, components) if state else None
 
     def _merge(self, checkpoints: Iterable[Checkpoint], scoring_model: Model | None) -> Publication | None:
         """Merge checkpoints to the next version of the model; None if too little was learned.
 
-        `scoring_model` scores the pending vectors that the newest known model has not learned; None: nothing is scored.
-        The past scores of the new model are those of the newest known model, and the new scores.
+        `scoring_model` scores the pending vectors that the newest known model, which is the previous version, has not
+        learned. None: nothing is scored. The new model's past scores are those of the previous version, and these.
         """
         merger = self._create_merger()
         scores_builder = self._continue_past_scores()
@@ -271,7 +275,7 @@ class Publisher:
         # Compute the p-values before the new scores are added: new vectors are compared with past vectors only.
         p_values = scores_builder.p_values()
         previous = self._newest_model
-        learned_before = previous.version if previous else 0  # number of vectors
+        learned_before = previous.version if previous else 0  # a version is how many vectors the model has learned
         newly_learned = merged.stats.learned - learned_before
         # The more vectors are new, the less the older scores weigh: the model forgets older vectors as well.
         scores_builder.add_collected_to_histograms(newly_learned, model_weight=merged.state.weight)
@@ -281,10 +285,11 @@ class Publisher:
     def _select_new_pending(self, checkpoint: Checkpoint) -> Array:
         """Return the pending vectors (n, d) that the newest known model has not learned, in float64.
 
-        The number is approximate: a fold does not know the offsets of its pending vectors.
+        A fold does not know the offsets of its pending vectors. So one vector is taken for each offset that the model
+        has not learned, from the newest vector back. The number is approximate.
         """
         positions = self._newest_model.positions if self._newest_model else {}
-        learned_position = max(positions.get(checkpoint.partition, 0), 0)
+        learned_position = max(positions.get(checkpoint.partition, 0), 0)  # -1, nothing was read, counts as 0
         fold = checkpoint.fold
         new_offsets = max(fold.position - learned_position, 0)  # 0: the checkpoint is older than the model
         count = min(new_offsets, len(fold.pending))

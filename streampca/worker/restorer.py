@@ -36,9 +36,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FoldGenerator: TypeAlias = Generator[Mapping[int, Fold], None, T]
-"""A generator that yields restored folds by partition, {} while it waits for the store, and at last returns T.
+"""A generator that yields restored folds by partition, or {} while it waits for the store, and at last returns T.
 
-After each yield, the worker's loop polls, and then continues the generator.
+After each yield, the worker's loop polls, and then continues the generator. `yield from` passes all yields on.
 """
 
 
@@ -117,8 +117,8 @@ class Restorer:
     def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
         """Compare the store with the offsets of the group, and return the comparison.
 
-        If no partition is restored yet, first read the id of the topic. Then, if the settings do not name the
-        dimensions, at last take the names from a backfill.
+        Before the first restore, also read the id of the topic and, if the settings do not name the dimensions, take
+        their names from a backfill.
         """
         has_restored_none = not self._assigned.saved
         if has_restored_none:
@@ -132,7 +132,7 @@ class Restorer:
         return comparison
 
     def _run_in_thread(self, function: Callable[[], T]) -> FoldGenerator[T]:
-        """Call a function in a thread, and return its result. Until it has ended, yield {}, so that the loop polls.
+        """Call a function in a thread, and return its result. While the call runs, yield {}, so that the loop polls.
 
         If the call hangs, the watchdog ends the process.
         """
@@ -142,25 +142,28 @@ class Restorer:
         return future.result()
 
     def _run_for_each_partition(self, sizes: Mapping[int, int], function: Callable[[int], T]) -> Iterator[dict[int, T]]:
-        """Call a function for each partition, in threads. Yield the new results, by partition; {} if there are none.
+        """Call a function for each partition, in threads. Yield often, so that the caller can let the loop poll.
 
-        `sizes` are the bytes that each call reads or writes; they limit how many calls run at once. If a call raises
-        `StoreError`, the partition has no result, but an entry in `self._failures`. If a call hangs, the watchdog ends
-        the process.
+        Each yield is {partition: result} of the calls that have ended since the last yield; {} if none has ended. If a
+        call raises `StoreError`, its partition is noted in `self._failures` instead. `sizes` are the bytes that each
+        call reads or writes; they limit how many calls run at once.
         """
-        calls = self._checkpoints.for_each(sizes, _with_watchdog(function))
+        calls = self._checkpoints.for_each(sizes, _with_watchdog(function))  # a call that hangs ends the process
         while not calls.have_ended:
             results: dict[int, T] = {}
-            for partition, get_result in calls.take_ended(_YIELD_AFTER_S):
+            for partition, get_result in calls.take_ended(_YIELD_AFTER_S):  # waits for a short time
                 try:
-                    results[partition] = get_result()
+                    results[partition] = get_result()  # raises the error of the call
                 except StoreError as error:
                     self._failures[partition] = str(error)
                     self._store_errors.append(error)
             yield results
 
     def _load_folds(self, partitions: Sequence[int], comparison: StoreComparison) -> FoldGenerator[None]:
-        """Load the newest checkpoints of partitions in threads, and yield their folds as soon as they are loaded."""
+        """Load the newest checkpoints of partitions in threads, and yield their folds as soon as they are loaded.
+
+        While no further checkpoint is loaded, yield {}, so that the loop polls.
+        """
         stored = comparison.stored
         offsets = {partition: comparison.newest_offsets[partition] for partition in partitions}
 
@@ -174,8 +177,8 @@ class Restorer:
         for loaded in self._run_for_each_partition(size_of_each, load):
             # `adopt_checkpoint` returns the fold, and raises if a checkpoint is of other settings or another topic.
             folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
-            # If the group has committed no save of a partition, its checkpoint is saved again: perhaps the first save
-            # did not end, so that a power failure may still lose the file.
+            # A worker commits an offset after the checkpoint has reached the disk. Without such a commit, a power
+            # failure may still lose the file, so the next save writes it again.
             for partition in folds:
                 if not _was_any_save_committed(comparison.committed.get(partition)):
                     self._assigned.uncommitted.add(partition)
@@ -200,13 +203,13 @@ class Restorer:
         """Begin new partitions, which have no checkpoint, and yield their empty folds.
 
         The setting `start` says at which offsets they begin. At most 64 partitions begin at a time, since the loop does
-        not poll meanwhile. If the start of a partition cannot be saved, the later ones do not begin in this attempt.
+        not poll meanwhile. Partitions that do not begin in this attempt are noted in `self._failures`.
         """
         try:
             newest_model = yield from self._run_in_thread(self._models.newest)
             self._failures |= self._find_reasons_not_to_begin(new, newest_model, comparison.newest_offsets)
             may_begin = [partition for partition in new if partition not in self._failures]
-            backfills: list[Checkpoint] = []
+            backfills: list[Checkpoint] = []  # empty unless partitions begin where the backfills end
             if self._start == "backfill" and may_begin:
                 backfills = yield from self._run_in_thread(partial(read_backfills, comparison.stored))
         except StoreError as error:
@@ -217,6 +220,7 @@ class Restorer:
             folds = yield from self._make_empty_folds(partitions, backfills, comparison)
             self._assigned.note_restored(folds)
             yield folds
+            # A partition whose start could not be saved has no fold. The later ones would probably fail, too.
             is_any_unsaved = len(folds) < len(partitions)
             if is_any_unsaved:
                 return
@@ -224,9 +228,9 @@ class Restorer:
     def _find_reasons_not_to_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return, by partition without a checkpoint, why it must not begin. Partitions that may begin are absent.
+        """Return {partition: reason} for the partitions that must not begin. None of `partitions` has a checkpoint.
 
-        `offsets` are those of the newest checkpoints, also of backfills.
+        `offsets` are those of the newest checkpoints, also of backfills, which have partition numbers of their own.
         """
         # If the newest model contains a partition without a checkpoint, the checkpoint was lost. If the partition began
         # anew, the next model would lack what was learned of the partition.
@@ -241,13 +245,15 @@ class Restorer:
     def _make_empty_folds(
         self, partitions: Sequence[int], backfills: Sequence[Checkpoint], comparison: StoreComparison
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Return the empty folds of new partitions.
+        """Return the empty folds of new partitions. A partition is left out if its start cannot be saved.
 
-        If the start of a partition cannot be saved, the partition is left out; a later attempt begins it.
+        A later attempt begins the partition that is left out.
         """
-        starts = self._find_starts(partitions, backfills, comparison.offset_differences.committed_starts)
-        # A partition that begins at the earliest record is not in `starts`. That start need not be saved: an owner that
-        # finds no saved start also begins at the earliest record.
+        # Starts that an earlier owner of a partition has committed, before it saved a checkpoint.
+        committed_starts = comparison.offset_differences.committed_starts
+        starts = self._find_starts(partitions, backfills, committed_starts)
+        # A partition that begins at the earliest record is not in `starts`, and its start need not be saved: an owner
+        # that finds no saved start begins at the earliest record.
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty for partition in partitions if partition not in starts}
         if starts:
@@ -275,33 +281,39 @@ class Restorer:
         """
         self._topic.check_id()  # offsets of another topic would mean other records
         # 1. Commit the starts, so that the next owner begins at the same offsets if this process dies before step 2. If
-        # another owner has committed a start in the meantime, the group keeps that start.
+        # another owner has committed a start in the meantime, the group keeps the other owner's start.
         starts_of_group = self._group_store.agree_on_starts(starts)
-        not_committed = starts.keys() - starts_of_group.keys()
+        not_committed = starts.keys() - starts_of_group.keys()  # the group has no start of these partitions
         self._failures |= dict.fromkeys(not_committed, "the group did not take the offset where it begins")
         # 2. Save an empty fold at each start.
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty.at(offset) for partition, offset in starts_of_group.items()}
         saved_folds = yield from self._save_folds(folds, comparison.stored)
         self._log_begun(saved_folds, starts, comparison.offset_differences.committed_starts)
-        # 3. Commit the same offsets again, now as the offsets of saved checkpoints.
+        # 3. Commit the same offsets again. The metadata now say that each is the offset of a saved checkpoint, and not
+        # only a start.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
         return saved_folds
 
     def _log_begun(
         self, folds: Mapping[int, Fold], wanted_starts: Mapping[int, int], committed_starts: Mapping[int, int]
     ) -> None:
-        """Log where each partition begins, and whether an owner's commit or the setting `start` has decided this."""
+        """Log where each partition begins, and whether an owner's commit or the setting `start` has decided this.
+
+        `wanted_starts` are the offsets that this worker has tried to commit; `committed_starts` are those that were
+        committed before.
+        """
         for partition, fold in folds.items():
             was_committed_before = partition in committed_starts
-            other_owner_was_first = fold.position != wanted_starts[partition]
+            other_owner_was_first = fold.position != wanted_starts[partition]  # the group has kept its commit, not ours
             origin = "committed" if was_committed_before or other_owner_was_first else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=origin)
 
     def _save_folds(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
         """Save checkpoints of the folds in threads, and return the folds that were saved.
 
-        Until all saves have ended, yield {}, so that the loop polls. Saves that fail are noted in `self._failures`.
+        Yields no folds: until all saves have ended, it yields {}, so that the loop polls. Saves that fail are noted in
+        `self._failures`.
         """
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._topic.make_checkpoints(folds)}
 
@@ -310,7 +322,7 @@ class Restorer:
 
         saved_folds: dict[int, Fold] = {}
         sizes = {partition: fold.nbytes for partition, fold in folds.items()}  # they limit how many saves run at once
-        for just_saved in self._run_for_each_partition(sizes, save):
+        for just_saved in self._run_for_each_partition(sizes, save):  # {partition: None}
             saved_folds |= {partition: folds[partition] for partition in just_saved}
             yield {}
         return saved_folds

@@ -19,7 +19,7 @@ def find_start_offsets(
     if start == "earliest" or not partitions:
         return {}
     if start == "backfill":
-        return _find_ends_of_backfills(partitions, source, backfills)
+        return _find_starts_after_backfills(partitions, source, backfills)
     if start == "latest":
         return source.offsets_at(partitions, None)  # None: the ends
     return source.offsets_at(partitions, int(start))
@@ -39,24 +39,24 @@ def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
     return backfills
 
 
-def _find_ends_of_backfills(
+def _find_starts_after_backfills(
     partitions: Collection[int], source: Source, backfills: Sequence[Checkpoint]
 ) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after all backfills.
+    """Return the offset at which each partition begins after all backfills: the latest of their starts.
 
     A partition that is absent is read from its first record on.
     """
-    ends_by_backfill = [_find_ends(backfill, partitions, source) for backfill in backfills]
-    starts: dict[int, int] = {}
+    starts_by_backfill = [_find_starts_after(backfill, partitions, source) for backfill in backfills]
+    latest_starts: dict[int, int] = {}
     for partition in partitions:
-        latest_end = max(ends.get(partition, 0) for ends in ends_by_backfill)
-        if latest_end > 0:
-            starts[partition] = latest_end
-    return starts
+        latest = max(starts.get(partition, 0) for starts in starts_by_backfill)
+        if latest > 0:
+            latest_starts[partition] = latest
+    return latest_starts
 
 
-def _find_ends(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
-    """Return the offsets, by partition, at which reading goes on after one backfill.
+def _find_starts_after(backfill: Checkpoint, partitions: Collection[int], source: Source) -> Mapping[int, int]:
+    """Return the offset, by partition, at which reading goes on after one backfill.
 
     A partition that is absent is read from its first record on.
     """

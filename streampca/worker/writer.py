@@ -25,7 +25,7 @@ class SaveResult:
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed] = field(default_factory=list)
     error: StreampcaError | None = None  # that ended the save, if a retry cannot help
-    # By partition that the merged model lacked, why; None: no model was merged.
+    # For each partition that the merge lacked, the reason; {}: no partition was missing; None: nothing was merged.
     why_missing_in_merge: Mapping[int, str] | None = None
 
 
@@ -63,11 +63,15 @@ class CheckpointWriter:
     def _write(
         self, checkpoints: Sequence[Checkpoint], publish: bool, saved_before: Sequence[Checkpoint], rewrite_lost: bool
     ) -> SaveResult:
-        """Do a save in the writer's thread. A `StreampcaError` is not raised, but is noted in the result."""
+        """Do a save in the writer's thread. A `StreampcaError` is not raised, but is noted in the result.
+
+        `saved_before` are this worker's checkpoints that an earlier save has written, and that have not changed since.
+        """
         result = SaveResult()
         try:
             stored = self.checkpoints.snapshot()
-            if rewrite_lost or publish:  # a model must not contain what the store has lost
+            if rewrite_lost or publish:
+                # Write those checkpoints again that the store has lost. The store must hold all that a model contains.
                 checkpoints = [*checkpoints, *_find_lost(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
@@ -84,7 +88,7 @@ class CheckpointWriter:
     def _save(self, stored: Checkpoints, checkpoints: Sequence[Checkpoint], result: SaveResult) -> list[Checkpoint]:
         """Write checkpoints in parallel, add the events to `result`, and return the written checkpoints.
 
-        After all writes, raises the first error that a retry cannot mend.
+        A later save writes again what has failed with `StoreError`. After all writes, raises the first other error.
         """
         by_partition = {checkpoint.partition: checkpoint for checkpoint in checkpoints}
 
@@ -97,12 +101,12 @@ class CheckpointWriter:
         failures: list[StreampcaError] = []
         # The sizes limit how many are written at once.
         sizes = {partition: checkpoint.fold.nbytes for partition, checkpoint in by_partition.items()}
-        # If the store is busy, some writes do not begin. Their checkpoints wait for the next save.
         writes = stored.for_each(sizes, write)
-        for partition, get_seconds in writes.take_in_order():
+        # If the store is busy, some writes do not begin, and have no result. Their checkpoints wait for the next save.
+        for partition, get_result in writes.take_in_order():
             checkpoint = by_partition[partition]
             try:
-                seconds = get_seconds()
+                seconds = get_result()  # raises the error of the write
             except StreampcaError as error:
                 failures.append(error)
                 continue

@@ -188,7 +188,7 @@ class World:
 
         for module in (backfill, pin, unpin, reset, drop_command):
             patch.setattr(module, "open_store", open_store)
-        for module in (create_topics, clients):  # `require_letters_kept` of `clients` creates an admin client, too
+        for module in (create_topics, clients):  # `refuse_compacted_topic` of `clients` creates an admin client
             patch.setattr(module, "create_admin", create_admin)
         patch.setattr(reset, "KafkaPythonAdmin", create_admin)
         patch.setattr(produce, "create_producer", lambda settings: Interruptible(self.cluster, interruption))

@@ -243,7 +243,7 @@ def test_settings_are_adopted_after_a_question(moved: MovedTopic) -> None:
         )
     )  # fmt: skip
     assert "warning: host-7 reported within the last minute" in moved.reset("--adopt-settings", **now).stderr
-    assert "need a run each" in moved.reset("--adopt-settings", "--to", "latest", **now).stderr
+    assert "cannot be combined" in moved.reset("--adopt-settings", "--to", "latest", **now).stderr
     text = moved.reset("--adopt-settings", "--yes", **now).stdout
     assert text.count(f"components={K} (now {K + 1}), half_life_messages=None (now 1000.0)") == 2
     for partition, newest in moved.newest().items():

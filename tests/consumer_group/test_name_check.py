@@ -58,7 +58,7 @@ def test_names_are_reported_once_when_the_first_records_have_come(steps: list[An
 
 
 def test_the_log_warns(logs: list[EventDict]) -> None:
-    make_member(WorkerLog()).notify(events.NamesWithoutNumbers(TEXT))
+    make_member(WorkerLog()).notify(events.FieldNamesWithoutNumbers(TEXT))
     assert [(line["log_level"], line["event"], line["message"]) for line in logs] == [
         ("warning", "names without numbers", TEXT)
     ]

@@ -46,7 +46,7 @@ class Watched:
             self._metrics,
             clock=self.clock,
             save_due_after_s=due_after_s,
-            could_new_client_save=lambda needs: is_new_answered,
+            can_new_client_save=lambda needs: is_new_answered,
         )
 
     @property

@@ -284,7 +284,7 @@ def test_the_status_of_transform_from_waiting_for_a_model_to_the_end(store: Coun
         assert report.transform.model_dump(exclude={"awaits"}) == {
             "output_topic": "projected", "model_version": None, "written": 0, "rejected": 0, "committed_at": None
         }  # fmt: skip
-        report = member.report(events.ModelFixed(6, ["pinned"]), events.PartitionsReleased([], lost=False))
+        report = member.report(events.ModelVersionFixed(6, ["pinned"]), events.PartitionsReleased([], lost=False))
         assert report.transform.model_version == 6
         member.notify(events.LoopTicked(CONNECTED), events.PartitionsAssigned({0: -1, 1: 3}), batch)
         member.ticks += 1

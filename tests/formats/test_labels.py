@@ -1,5 +1,6 @@
 """Labels of records: the text at a path, in every format that has fields."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from streampca.formats.codec import Codec
 from streampca.formats.labels import LabelFinder
 from streampca.formats.record import Record
+from streampca.formats.schemas import WriterSchema
 from tests.formats.structured import (
     ARRAY,
     READING,
@@ -16,6 +18,7 @@ from tests.formats.structured import (
     avro_datum,
     avro_schema,
     codec,
+    framed,
     ipc,
     memory,
     protobuf,
@@ -96,6 +99,38 @@ def test_fields_of_protobuf_are_labels() -> None:
     # The text is not UTF-8, which Protobuf refuses: the vector is still read.
     damaged = protobuf(reading(doubles=ROW, sensor="xyz")).replace(b"xyz", b"\xff\xfe\xfd")
     assert labels_of(decoder, damaged) == [""]
+
+
+def test_a_label_may_be_chosen_from_an_array_in_every_format() -> None:
+    """The key that the choice compares is read, too, although no vector and no label stands in it."""
+    tags = [{"key": "site", "value": "north"}, {"key": "pump", "value": "p-7"}]
+    label = "tags[key=pump].value"
+    tag = {"type": "record", "name": "T", "fields": [{"name": name, "type": "string"} for name in ("key", "value")]}
+    fields = [{"name": "v", "type": ARRAY}, {"name": "tags", "type": {"type": "array", "items": tag}}]
+    avro_type = WriterSchema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    protobuf_type = WriterSchema(
+        "PROTOBUF",
+        'syntax = "proto3"; message R { repeated double v = 1; repeated T tags = 2; }'
+        " message T { string key = 1; string value = 2; }",
+    )
+    tags_on_the_wire = b"".join(
+        b"\x12"
+        + bytes([len(key) + len(value) + 4])
+        + b"\x0a"
+        + bytes([len(key)])
+        + key
+        + b"\x12"
+        + bytes([len(value)])
+        + value
+        for key, value in ((b"site", b"north"), (b"pump", b"p-7"))
+    )
+    protobuf_value = framed(1, b"\0\x0a\x18" + np.array(ROW).tobytes() + tags_on_the_wire)
+    batch = pa.record_batch({"v": pa.array([ROW]), "tags": pa.array([tags])})
+    assert labels_of(codec("json", "v", label=label), json.dumps({"v": ROW, "tags": tags}).encode()) == ["p-7"]
+    assert labels_of(codec("arrow", "v", label=label), ipc(batch.schema, [batch])) == ["p-7"]
+    avro_value = avro(avro_type, {"v": ROW, "tags": tags})
+    assert labels_of(codec("avro", "v", memory(avro_type), label=label), avro_value) == ["p-7"]
+    assert labels_of(codec("protobuf", "v", memory(protobuf_type), label=label), protobuf_value) == ["p-7"]
 
 
 def test_rows_of_arrow_have_labels() -> None:

@@ -22,8 +22,8 @@ def test_failures_and_waiting_are_logged_once(logs: list[EventDict]) -> None:
     log = TransformLog()
     observed = make_member(log, clock=clock)
     notify(
-        observed, *[events.StartDelayed("model", "none")] * 2, events.ModelFixed(7, ["pinned"]),
-        events.ModelFixed(7, []), events.PartitionsAssigned({0: -1}), BATCH,
+        observed, *[events.StartDelayed("model", "none")] * 2, events.ModelVersionFixed(7, ["pinned"]),
+        events.ModelVersionFixed(7, []), events.PartitionsAssigned({0: -1}), BATCH,
         FAILED, FAILED, COMMITTED, events.BatchTransformed(0, 1, 1, 8, 0, 10),
     )  # fmt: skip
     clock.now = 61.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from streampca.consumer_group.events import (
-    NamesWithoutNumbers,
+    FieldNamesWithoutNumbers,
     OffsetsSkipped,
     PartitionsAssigned,
     RecordRejected,
@@ -370,5 +370,5 @@ def test_a_name_that_none_of_the_first_records_has_is_reported_once(names: str, 
     world = World()
     world.topic.append(0, *[orjson.dumps(dict.fromkeys("abcde", 1.5))] * 2100)
     member = Member(world, kind="json", field=",".join(names), batch=500).run()
-    reported = [event.message for event in member.events.of_type(NamesWithoutNumbers)]
+    reported = [event.message for event in member.events.of_type(FieldNamesWithoutNumbers)]
     assert reported == ["none of the first records has a number at x: correct field if a name is misspelt"] * count

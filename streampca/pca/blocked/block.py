@@ -37,30 +37,35 @@ class BlockResult(NamedTuple):
 def learn(
     V: Array, C: Array, mean: F64, total_variance: float, weights: Weights, smallest_variance: float, Y: Array
 ) -> BlockResult:
-    """Learn the messages V (n, d) one by one: each moves the mean (d,), tr Σ and C.
+    """Learn the messages V (n, d) one by one by Algorithm 1: each moves the mean, tr Σ and C.
 
-    C (d, K) has orthogonal columns, and `total_variance` is tr Σ. Y (n, d) is filled in: each row is a centred message
-    y, times the root of its weight c. If tr Σ is not above `smallest_variance`, the stream has no variance yet.
+        C                (d, K): orthogonal columns: axes, times their standard deviations
+        mean             (d,): m, the mean before the block
+        total_variance   tr Σ before the block; if not above `smallest_variance`, the stream has no variance yet
+        Y                (n, d): filled in with the rows √c·y. y is the centred message, c its share of the weight
+
+    The message v is centred to y = √(1 − a) (v − m), where a is its weight in the mean.
     """
     n, d = V.shape
+    # If C has all d directions, C explains every message and learns nothing. Then `_learn` gets no columns.
     has_all_directions = C.shape[1] == d
-    K = 0 if has_all_directions else C.shape[1]  # C of all directions explains every message, so C need not learn
+    K = 0 if has_all_directions else C.shape[1]
     kept_by_median = np.ones(n)
     lacks_variance = total_variance <= smallest_variance
     if lacks_variance:
         V, weights, kept_by_median = _clip_by_median(V, weights)
-    C_and_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the messages that are learned at a time
-    C_and_rows[:K] = C[:, :K].T
+    Ct_above_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the messages of a part
+    Ct_above_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
-    # `_learn` fills in these arrays and Y, and updates C and the mean.
+    # `_learn` fills in the next four arrays and Y, and updates C and the mean in place.
     random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)  # of the rows of Y: new directions are searched in these
-    explained_square = np.zeros(n)  # ‖y‖² less the squared residual on C
+    explained_square = np.zeros(n)  # ‖y‖² − ‖r‖²: the part of ‖y‖² that C explains; r is the residual
     squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
     kept_share = np.zeros(n)  # the share of v − m that clipping has left
     S, next_total_variance = _learn(
         V=as_kernel_input(V),
-        C_and_rows=C_and_rows,
+        Ct_above_rows=Ct_above_rows,
         S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹, because the columns of C are orthogonal
         mean=mean,
         weights=weights,
@@ -73,10 +78,10 @@ def learn(
         squared_distance=squared_distance,
         kept_share=kept_share,
     )
-    if has_all_directions:  # C explains all of ‖y‖² = (1−a)‖v − m‖²
+    if has_all_directions:  # C explains all of ‖y‖², which is (1 − a) ‖v − m‖²
         explained_square = squared_distance * (1 - weights.a)
     if K:
-        C = C_and_rows[:K].T
+        C = Ct_above_rows[:K].T
     return BlockResult(
         Y=Y,
         C=C,
@@ -86,19 +91,20 @@ def learn(
         kept_share=kept_by_median * kept_share,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # S is padded with zeros
+        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # `_learn` has padded S with zeros
     )
 
 
 def _clip_by_median(V: Array, weights: Weights) -> tuple[Array, Weights, F64]:
     """Clip outliers by their distances from the median, for a stream that has no variance yet.
 
-    If V (n, d) has too few messages, none is clipped. Returns the messages, weights with which `_learn` clips no
-    message again, and the share of its distance from the median that each message keeps, (n,).
+    If V (n, d) has too few messages, none is clipped. Returns the messages, the weights with a new `reach`, and the
+    share of its distance from the median that each message keeps, (n,).
     """
     kept_share = np.ones(len(V))
     if len(V) >= centring.UNCLIPPED_MESSAGES:
         V, kept_share = centring.move_near_median(V)
+    # `_learn` clips messages that are farther from the mean than `reach`. So with ∞, no message is clipped again.
     return V, weights._replace(reach=np.full(len(V), np.inf)), kept_share
 
 
@@ -110,7 +116,10 @@ def part_size(columns: int) -> int:
 
 @cache
 def draw_sums_and_signs(n: int) -> NDArray[np.int64]:
-    """Draw for each of n rows the index of the random sum to which it is added, and its sign: (n, 2)."""
+    """Draw, for each of the n rows of a block, the index of a random sum and a sign, (n, 2).
+
+    Each row is added, with its sign, to its random sum. New directions are searched in these few sums of many rows.
+    """
     random = np.random.default_rng(0)
     indices = random.integers(RANDOM_SUM_COUNT, size=n)
     signs = random.choice([-1, 1], n)
@@ -129,9 +138,9 @@ def _measure_inverse_error(S: F64, C: Array) -> float:
 
 @compiled_without_lock
 def _learn(
-    V: Array, C_and_rows: Array, S: F64, mean: F64, weights: Weights, total_variance: float, smallest_variance: float,
-    sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64, squared_distance: F64,
-    kept_share: F64,
+    V: Array, Ct_above_rows: Array, S: F64, mean: F64, weights: Weights, total_variance: float,
+    smallest_variance: float, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64,
+    squared_distance: F64, kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
     """Learn the messages V (n, d) part by part; return S and tr Σ after them. For each part of b messages:
 
@@ -142,7 +151,7 @@ def _learn(
     5. Write the rows, times the roots of their weights, to Y, and add them to the random sums, in which new directions
        are searched later.
 
-    C_and_rows (K + b, d): Cᵀ, which is updated, above space for the rows Y_b.
+    Ct_above_rows (K + b, d): Cᵀ, which is updated, above space for the rows Y_b.
     S (K, K): (CᵀC)⁻¹ before the block.
     mean (d,): is updated.
     sum_and_sign_of_rows (n, 2): of each row, the index of the random sum to which the row is added, and its sign.
@@ -150,10 +159,10 @@ def _learn(
     """
     n = len(V)
     K = len(S)
-    part_size = len(C_and_rows) - K
+    part_size = len(Ct_above_rows) - K
     for first in range(0, n, part_size):
         end = min(first + part_size, n)
-        C_and_part = C_and_rows[: K + end - first]
+        C_and_part = Ct_above_rows[: K + end - first]
         rows = C_and_part[K:]  # Y_b, into which step 1 writes
         total_variance = centre_rows(
             V[first:end], mean, weights, first, total_variance, smallest_variance, rows, squared_distance[first:end],
@@ -173,36 +182,40 @@ def _learn(
 
 
 @compiled_within
-def _update_C(C_and_rows: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C after b messages Y: Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ). `C_and_rows` (K + b, d) is Cᵀ above Y.
+def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
+    """Update C by the steps of Algorithm 1 for b messages at once. `Ct_above_Y` (K + b, d) is Cᵀ above the messages Y.
 
-    X are the coordinates of the messages, and Z is such that C takes all their steps at once.
+        Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ)
+
+    X (b, w) are the coordinates of the messages on C. A row of Z (b, w) is the coordinates times the size of the step,
+    corrected because the step also changes the residuals of the later messages.
     """
-    K = len(C_and_rows) - len(X)
-    d = C_and_rows.shape[1]
-    Y = C_and_rows[K:]
+    K = len(Ct_above_Y) - len(X)
+    d = Ct_above_Y.shape[1]
+    Y = Ct_above_Y[K:]
     # The rows of X and Z are padded with zeros. These are copies without padding, in the type of C.
-    unpadded_X = np.empty((len(X), K), C_and_rows.dtype)
-    unpadded_Z_transposed = np.empty((K, len(X)), C_and_rows.dtype)
+    unpadded_X = np.empty((len(X), K), Ct_above_Y.dtype)
+    unpadded_Z_transposed = np.empty((K, len(X)), Ct_above_Y.dtype)
     for s in range(len(X)):
         for j in range(K):
             unpadded_X[s, j] = X[s, j]
             unpadded_Z_transposed[j, s] = Z[s, j]
-    residual = product(unpadded_X, C_and_rows[:K], PLAIN)  # XCᵀ
+    residual = product(unpadded_X, Ct_above_Y[:K], PLAIN)  # XCᵀ
     for s in range(len(X)):
         for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
     change = product(unpadded_Z_transposed, residual, PLAIN)  # transposed change of C
     for i in range(K):
         for j in range(d):
-            C_and_rows[i, j] += change[i, j]
+            Ct_above_Y[i, j] += change[i, j]
 
 
 @compiled_within
 def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
     """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
-    `sum_and_sign_of_rows` (b, 2): the index of the row in `random_sums` to which a row is added, and its sign, ±1.
+    A random sum is a row of `random_sums`, which adds many rows with random signs: new directions are searched in it.
+    `sum_and_sign_of_rows` (b, 2) has, for each row, the index of its random sum, and its sign, ±1.
     """
     for s in range(len(rows)):
         factor = math.sqrt(c[s])

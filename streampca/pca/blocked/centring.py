@@ -40,14 +40,16 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of the block that follows a state.
 
-    `retention` (n,) is the share of the weight of earlier messages that each message keeps. A message is clipped if its
-    squared distance from the mean, in units of tr Σ, exceeds a share of the weight before the message. This share is
-    `LARGEST_SHARE` times `known_share`. An entry may have been known for a part of the state's weight only, and
-    `known_share` is the smallest part for an entry of the block.
+    `retention` (n,) is the share of the weight of earlier messages that each message keeps. A message v that is far
+    from the mean m is clipped, so that no message dominates. With κ (`concentration`), the limit of ‖v − m‖² / tr Σ is
+
+        max(LARGEST_SHARE · known_share · (weight of earlier messages), SMALLEST_REACH) / (1 − κ)
+
+    `known_share` is below 1 if an entry of the block was known for only this share of the state's weight.
     """
     return _compute_weights(
         weight=state.weight,
-        concentration=state.concentration,
+        concentration=state.concentration,  # the sum of the squared shares of all messages
         count=state.count,
         retention=retention,
         largest_share=LARGEST_SHARE * known_share,
@@ -56,14 +58,16 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
 
 
 def move_near_median(V: Array) -> tuple[Array, F64]:
-    """Clip messages V (n, d) to ten median distances from their median.
+    """Clip messages V (n, d) by their distances from m, which has the median of each entry.
 
-    Also returns the share of its distance that each message keeps.
+    A message farther from m than ten times the median distance is moved towards m, to this limit. Returns the messages,
+    and the share of its distance from m that each message keeps, (n,).
     """
     median = np.median(V, axis=0)
     differences = V.astype(np.float64) - median
+    # Each difference is divided by its largest number before it is squared, because squares could overflow.
     largest = np.abs(differences).max(axis=1)
-    divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # squares must not overflow
+    divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
     positive = distances[distances > 0]  # with the zeros of equal messages, the median distance could be 0
     limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
@@ -100,14 +104,18 @@ def _compute_medians(V: Array) -> F64:
 def _compute_weights(
     weight: float, concentration: float, count: int, retention: F64, largest_share: float, center: bool
 ) -> Weights:
-    """Compute the weights of n messages, in two passes: forward for η and the limit of clipping, backward for c.
+    """Compute the weights of n messages, in two passes: forward for all but c, backward for c.
 
-        w ← ρw + 1        η = 1/w        κ ← (1−η)²κ + η²        c_s = η_s (1−η_s₊₁) … (1−η_n)
-        reach = max(largest_share · ρw, SMALLEST_REACH) / (1 − κ), with w and κ before the message
+        w ← ρw + 1                         w: weight of all messages, before them `weight`; ρ: `retention` (n,)
+        η = 1/w                            share of a message in this weight when it arrives
+        κ ← (1 − η)² κ + η²                `concentration`: sum of the squared shares of all messages
+        c_s = η_s (1 − η_s₊₁) … (1 − η_n)  share of message s after all n messages
 
-    w is the weight, ρ (n,) is `retention`, and κ (`concentration`) is the sum of the squared shares of all messages.
-    `reach` is the largest squared distance from the mean, in units of tr Σ, of a message that is not clipped. Before
-    the messages, w is `weight`, and `count` messages were learned.
+    A message is clipped beyond this squared distance from the mean, in units of tr Σ, with w and κ before the message:
+
+        reach = max(largest_share · ρw, SMALLEST_REACH) / (1 − κ)
+
+    The first `UNCLIPPED_MESSAGES` of a stream have no limit. Before this block, `count` messages were learned.
     """
     n = len(retention)
     eta = np.empty(n)
@@ -117,7 +125,8 @@ def _compute_weights(
         past_weight = retention[s] * weight  # ρw
         weight = past_weight + 1.0
         eta[s] = 1.0 / weight
-        # 1 − κ is the expected tr Σ about the learned mean, divided by the true total variance.
+        # 1 − κ is the expected tr Σ about the learned mean, divided by the true total variance. So the limit is in true
+        # total variances. Without centring, there is no bias.
         bias = 1.0 - concentration if center else 1.0
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(largest_share * past_weight, SMALLEST_REACH) / bias if has_limit else np.inf
@@ -157,6 +166,7 @@ def centre_rows(
     for s in range(len(V)):
         eta = weights.eta[first + s]
         a = weights.a[first + s]
+        # 1. The clipped difference is share · (v − m). Its squared length is `square`.
         square = 0.0  # ‖v − m‖²
         share = 1.0  # of v − m that is kept
         for j in range(V.shape[1]):
@@ -167,6 +177,7 @@ def centre_rows(
         if square > limit and has_variance:
             share = math.sqrt(limit / square)
             square = limit
+        # 2. and 3.
         root = math.sqrt(1.0 - a)
         step = share * a
         for j in range(V.shape[1]):
@@ -175,5 +186,6 @@ def centre_rows(
             mean[j] += step * difference
         squared_distance[s] = square
         kept_share[s] = share
-        total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square  # ‖y‖² is (1 − a) · square
+        # 4. ‖y‖² is (1 − a) · square.
+        total_variance = (1.0 - eta) * total_variance + eta * (1.0 - a) * square
     return total_variance

@@ -25,9 +25,9 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F
     """Fill the missing entries of messages V (B, d); return the filled messages, and the coordinates x (B, k).
 
     Each entry of a message v is predicted as m + Cx: m (d,) is the mean, C (d, k) are axes times their standard
-    deviations, and x is found by ridge regression on C. A filled entry has no residual r = v − m − Cx. So that messages
-    keep their squared length on average, the residual of an observed entry is divided by √q (`root_q`, (d,)), where q
-    is the share of the messages in which the entry is observed.
+    deviations, and x is found by ridge regression on C. A filled entry has no residual r = v − m − Cx, so filled
+    messages would be too short on average. The residuals of observed entries make up for this: they are divided by √q
+    (`root_q`, (d,)), where q is the share of the messages in which the entry is observed.
 
         missing entries (NaN):   m + Cx
         observed entries:        m + Cx + r/√q  =  v + (1/√q − 1) r
@@ -52,8 +52,9 @@ def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, extra_residual_
         missing entries (NaN):   m + Cx
         observed entries:        v + extra_residual_factor · r        r = v − m − Cx
 
-    m (d,) is the mean, and x are the coordinates of a message on C (d, k). CC is CᵀC. Only observed entries have a
-    residual r, so `extra_residual_factor` (d,) makes r larger in entries that few messages show.
+    m (d,) is the mean, and x are the coordinates of a message on C (d, k). CC is CᵀC. A filled entry has no residual r,
+    which would make the variance of rarely observed entries too small. To make up for this, `extra_residual_factor`
+    (d,) enlarges the residuals of observed entries.
     """
     B, d = V.shape
     missing_count = np.zeros(B, np.int64)
@@ -87,20 +88,21 @@ def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64,
     k = C.shape[1]
     X = np.zeros((B, k))
     for s in range(B):
-        # C_OᵀC_O sums over the observed rows of C. With few missing rows, it is CᵀC less the sum over the missing rows.
+        # C_OᵀC_O is a sum over the observed rows of C. If fewer rows are missing, it is computed as CᵀC less the sum
+        # over the missing rows. `used_rows` are the rows that are summed: missing ones, or observed ones.
         uses_missing_rows = missing_count[s] <= d - missing_count[s]
         used_count = min(missing_count[s], d - missing_count[s])
         used_rows = np.zeros((max(1, used_count), k))  # BLAS must not get an empty matrix
         used = 0
         for j in range(d):
             is_missing = math.isnan(V[s, j])
-            if is_missing == uses_missing_rows:  # then row j of C is in the sum
+            if is_missing == uses_missing_rows:  # row j is missing and missing rows are used, or neither
                 for m in range(k):
                     used_rows[used, m] = C[j, m]
                 used += 1
         H = used_rows.T @ used_rows
         for i in range(k):
-            if uses_missing_rows:  # H is the sum over the missing rows
+            if uses_missing_rows:  # so far, H is the sum over the missing rows
                 for m in range(k):
                     H[i, m] = CC[i, m] - H[i, m]
             H[i, i] += ridge[i]

@@ -52,23 +52,24 @@ def compute_changes(
 ) -> PairChanges:  # fmt: skip
     """Compute how a block with missing entries changes each covariance Σ_ij (gaps.py, steps 1–3 and 6).
 
-    A message has the share c of the weight, the block η, and the past 1 − η. The message's row is y = f + r/√q: f is
-    predicted for every entry, and r is the residual of an entry that the message shows. q is the share of the messages
-    that show the entry.
+    The block replaces the share E of Σ_ij by B_ij, the block's mean product of entries i and j, about the mean before
+    the block. For an entry, f is the value that is predicted for every message, and r is the residual of the messages
+    that show the entry. "sum of c …" is a sum over the messages of the block, each with its share c of the weight.
 
-        product (d, d)          lower triangle of Σc yyᵀ about the mean of the rows, which moves within the block
-        change_of_row_mean      (d,): how far the mean of the rows moves
-        entries.mean_factor     (d,): √q_i/n_ii, which turns Σc f_j r_i/√q_i into Σc f_j r_i/n_ii
-        shown_together (d, d)   n_ij: weight of the messages of the block that show both entries, lower triangle
-        covariance              Σ before the block in the units of the data, packed; y is in these units times D (d,)
-        known                   N before the block, packed: share of the weight for which each pair was known
+        B_ij     (sum of c f_i f_j)/η + (sum of c f_i r_j)/n_jj + (sum of c r_i f_j)/n_ii + (sum of c r_i r_j)/n_ij
+        g        min(η, n_ij / RARELY_SHOWN): the weight with which the block, of weight η, counts for the pair
+        N′       (1 − η) N + g: the share of the weight for which the pair is known, after the block
+        E, Δ     g/N′, and the change E (B − Σ) of Σ_ij
 
-        B_ij = Σc f_i f_j / η + Σc f_i r_j / n_jj + Σc r_i f_j / n_ii + Σc r_i r_j / n_ij
-        g = min(η, n_ij / RARELY_SHOWN)        N′ = (1 − η) N + g        E = g/N′        Δ = E (B − Σ)
+    If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0. Given are:
 
-    B is the mean product in the block about the mean before the block, g the weight with which the block counts, N′ the
-    next N, E the share of Σ_ij that the block replaces, and Δ the change of Σ_ij. If no message shows both entries,
-    B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
+        product              (d, d): sum of c yyᵀ, lower triangle, of the rows y = f + r/√q that were learned, about
+                             their mean, which moves within the block; q: share of the messages that show an entry
+        change_of_row_mean   (d,): how far the mean of the rows moves
+        entries.mean_factor  (d,): √q_i/n_ii, which turns (sum of c f_j r_i/√q_i) into (sum of c f_j r_i)/n_ii
+        shown_together       (d, d): n_ij, weight of the messages of the block that show both entries, lower triangle
+        covariance, known    Σ and N before the block, packed. Σ is in the units of the data
+        D                    (d,): the rows are in the units of the data times D
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -86,13 +87,14 @@ def compute_changes(
                 ff = FF[i - first, j]
                 fr = FR[i - first, j]
                 rf = RF[i - first, j]
-                known_before = past * known[row + j]
+                known_before = past * known[row + j]  # (1 − η) N
                 if shown_together[i, j] > 0:
-                    # Σc y_i y_j about the mean before the block is ff + fr + rf + Σc r_i r_j/√(q_i q_j).
+                    # Sum of c y_i y_j, about the mean before the block. It has four parts: ff, fr, rf and the sum of
+                    # c r_i r_j/√(q_i q_j).
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
-                    # Σc r_i r_j
+                    # Sum of c r_i r_j
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
-                    moment = (
+                    moment = (  # B_ij
                         ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown_together[i, j]
                     )
                     counted = min(eta, shown_together[i, j] / RARELY_SHOWN)  # g
@@ -102,7 +104,7 @@ def compute_changes(
                     moment = _estimate_moment_if_never_together(entries, i, j, ff, fr, rf, eta)
                     replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
-                covariance_before = covariance[row + j] * (D[i] * D[j])
+                covariance_before = covariance[row + j] * (D[i] * D[j])  # in the units of the rows
                 change[i, j] = replaced_share[row + j] * (moment - covariance_before)
     return PairChanges(change, replaced_share, next_known)
 
@@ -119,14 +121,17 @@ def _estimate_moment_if_never_together(
 ) -> float:
     """Estimate the mean product of entries i and j in a block, if no message of the block shows both.
 
-    Each message has the weight c, and the block η. An entry is a predicted fit f, plus a residual r if the message
-    shows the entry. No message has both residuals, so the product of both counts as 0. The other products are given as
-    sums, in which each residual is divided by √q, the root of the share of messages that show the entry (`root_q`):
+        (sum of c f_i f_j)/η + (sum of c f_i r_j)/n_j + (sum of c f_j r_i)/n_i        if i or j begins in the block
+        (sum of c f_i f_j + sum of c f_i r_j + sum of c f_j r_i)/η                    otherwise
 
-        ff = Σc f_i f_j        fr = Σc f_i r_j/√q_j        rf = Σc f_j r_i/√q_i
+    The sums are over the messages of the block, with their weights c. η is the weight of the block, and n_i the weight
+    of the messages that show entry i. An entry of a message is a predicted fit f, plus a residual r if the message
+    shows the entry. No message has both residuals, so their product is left out. The second formula counts missing
+    residuals as 0.
 
-    If i or j begins in the block, √q fr and √q rf are divided by the weight n of the messages that show the residual
-    (`mean_factor` is √q/n). If neither begins, they are divided by η, as if a missing residual were 0.
+    ff is the first sum. fr and rf are the other sums, but with r_j/√q_j and r_i/√q_i instead of the residuals.
+    `entries` has √q as `root_q`, and √q/n as `mean_factor`. An entry begins in the block if no message before the block
+    shows the entry.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -140,11 +145,12 @@ def _estimate_moment_if_never_together(
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
     """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
 
-        share = η / min(w_i, w_j), at most 1
+        η / min(w_i, w_j), at most 1        if the block shows each entry, in different messages
+        the same                            if no earlier message shows one of them: it needs a first covariance
+        0                                   otherwise: the block says nothing about the covariance
 
-    w is the weight for which an entry was known before the block, plus η if the block shows the entry. The share is 0
-    if w_i or w_j is 0. If the block shows at most one of the entries, the block says nothing about their covariance, so
-    the share is 0, unless an entry begins in the block: the entry needs a first covariance.
+    η is the weight of the block. w_i is the weight for which entry i is known after the block: its weight before the
+    block, plus η if the block shows the entry. If w_i or w_j is 0, the share is 0, too.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
@@ -164,15 +170,16 @@ def compute_changes_of_complete_block(
 ) -> PairChanges:
     """Compute how a block of complete messages changes the covariance Σ_ij of each pair (gaps.py, steps 1–3).
 
-        past, η       shares of the past and of the block in the weight after the block
-        Σc yyᵀ        `product` (d, d) of messages y with shares c, about their mean, which moves within the block
-        δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
-        Σ             `covariance` before the block in the units of the data, packed; y is in these units times D (d,)
-        N             `known` before the block, packed: share of the weight for which each pair was known
-
-    1. B = (Σc yyᵀ + δδᵀ)/η, the mean product in the block about the mean before the block
+    1. B = (P + δδᵀ)/η, the mean product of two entries in the block, about the mean before the block
     2. N′ = past · N + η, and E = η/N′, the share of Σ_ij that the block replaces
-    3. Δ = E (B − Σ), the change of Σ_ij in the units of y
+    3. Δ = E (B − Σ), the change of Σ_ij in the units of the messages y
+
+        P             `product` (d, d): sum of c yyᵀ over the messages y, with their shares c of the weight, about their
+                      mean, which moves within the block
+        δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
+        past, η       shares of the past and of the block in the weight after the block
+        Σ             `covariance` before the block in the units of the data, packed; y is in these units times D (d,)
+        N, N′         `known`, packed: share of the weight for which each pair is known, before and after the block
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -182,7 +189,8 @@ def compute_changes_of_complete_block(
     next_known = np.empty(len(known))
     for i in range(d):
         for j in range(i + 1):
-            moment = (product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]) / eta  # B_ij
+            moment = (product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]) / eta  # 1. B_ij
+            # 2. and 3.
             next_known[row + j] = past * known[row + j] + eta
             replaced_share[row + j] = eta / next_known[row + j]
             change[i, j] = replaced_share[row + j] * (moment - covariance[row + j] * (D[i] * D[j]))
@@ -214,9 +222,11 @@ def add_changes(
 
         predicted_share = 1 − E/η        E: share of the covariance that the messages replace (`replaced_share`)
 
-    Changes are predicted for entries that the block lacks, or that began late. δ (d,) is `mean_change`, η (`eta`) the
-    block's share of the weight, and `variance` (d,) the diagonal of Σ′. Changes, δ and variances are in the units of
-    the data times D (d,). Fills in `square` (d, d): Σ′ times `next_D` on both sides.
+    Changes are predicted for entries that the block lacks, or that began late. Shown changes are about the mean before
+    the block; −δδᵀ makes Σ′ the covariance about the mean after it. δ (d,) is `mean_change`, η (`eta`) the block's
+    share of the weight, and `variance` (d,) the diagonal of Σ′. Changes, δ and variances are in the units of the data
+    times D (d,). D is 1/standard deviation of each entry before the block, and `next_D` after it; both are 1 if the
+    stream is not standardised. Fills in `square` (d, d): Σ′ times `next_D` on both sides.
     """
     d = len(variance)
     after = np.empty(len(covariance_before))
@@ -229,9 +239,9 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # If the messages do not show the pair, E is 0, and the covariance changes as predicted. If an entry
-                # began late, E is larger than η: the shown change follows the block too far, and the negative share
-                # takes back a part.
+                # If the messages do not show the pair, E is 0, and the covariance changes as predicted. An entry that
+                # began late has few earlier messages, so E > η and the shown change is too large. The predicted share
+                # is then negative, and undoes a part of the shown change.
                 predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += predicted_share * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1
@@ -247,10 +257,10 @@ def add_changes(
 
 @compiled_within
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
-    """Return the predicted change of the covariance of entries i and j, of which one must be predicted.
+    """Return the predicted change of the covariance of entries i and j, one of which must be predicted.
 
-    An entry i that is predicted is C_i·x, with row i of C and the coordinates x of a message. So cov(i, j) changes by
-    C_i · (change of cov(j, x)).
+    A predicted entry p is C_p·x, with row p of C and the coordinates x of a message. So its covariance with another
+    entry o changes by C_p · (change of cov(o, x)). The change of cov(o, x) is row o of `changes.covariances_with_x`.
     """
     predicted_entry = i
     other_entry = j

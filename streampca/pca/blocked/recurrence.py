@@ -71,18 +71,22 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
-    Given P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,), each message s takes these steps:
+    Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). To learn message s, p_s = Cᵀy_s is used:
 
         x = S p_s        h = η_s / (1 + η_s‖x‖²)        S ← Sherman–Morrison update of S
         p_t ← p_t + h (G_ts − p_t·x) x        for each later message t: p_t is Cᵀy_t, and C has changed
 
-    Returns X, the coordinates x of each message; Z, with which C takes all steps at once, C ← C + (Y − XCᵀ)ᵀZ; p of
-    each message before it is learned; and the next S. Rows of K numbers are padded with zeros to w numbers.
+    Only the messages of a group are learned one by one. What a group does to the rows of the other messages is computed
+    by matrix products.
+
+    Returns X (B, w), the coordinates x of each message; Z (B, w), with which C takes all steps at once,
+    C ← C + (Y − XCᵀ)ᵀZ; p (B, w), the p_s of each message before it is learned; and the next S (w, w). Rows of K
+    numbers are padded with zeros to w numbers.
     """
     b = len(P)
     w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
-    # The row of a message is p until its group is learned, and then its row of Z:
-    #     rows before `first`: z        rows of the group: p        rows from `end` on: p
+    # One array holds p and Z. The row of a message is its p until the group of the message is learned, and then its row
+    # z of Z. So the rows before `first` are z, and the rows from `first` on are p.
     p_or_z = resize(P, b, w)
     X = np.zeros((b, w))
     h = np.zeros(b)
@@ -92,7 +96,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # All steps of the group change C to C + (Y − XCᵀ)ᵀZ, where X, Y and Z have the rows of the group. Thus:
+        # All steps of the group change C to C + (Y − XCᵀ)ᵀZ, where X, Y and Z have the rows of the group. This changes
         #     rows of later messages:    p ← p − (pXᵀ − G)Z
         #     rows of earlier messages:  z ← z − (zXᵀ)Z
         group_Z = _solve(X[first:end], h[first:end])
@@ -131,7 +135,7 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p = Cᵀy and S.
 
-    For each message s, with G = YYᵀ and S = (CᵀC)⁻¹:
+    The messages are the rows of Y, and G = YYᵀ and S = (CᵀC)⁻¹. For each message s:
 
         x = S p_s        u = Sx        h = η / (1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
         g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ
@@ -140,13 +144,14 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
     S does the update and computes Sx.
     """
     w = len(S)
-    Sp = product(p[first:end], S, PLAIN)  # kept up to date while p and S change
+    # The row of message s is S p_s, which is kept up to date while p and S change. When s is learned, it is x.
+    Sp = product(p[first:end], S, PLAIN)
     u = np.zeros(w)
     f_due = 0.0  # f and u of the message whose update of S is not done yet
     u_due = np.zeros(w)
     for s in range(first, end):
-        x = X[s]
-        xx = xp = xu = 0.0
+        x = X[s]  # a view: what is written to x is written to X
+        xx = xp = xu = 0.0  # x·x, x·p_s and x·u
         for j in range(w):
             x[j] = Sp[s - first, j]
         for j in range(w):
@@ -160,6 +165,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
         h[s] = eta[s] / (1.0 + eta[s] * xx)
         g = h[s] * h[s] * max(G[s, s] - xp, 0.0)  # rounding may make ‖r‖² negative
         f_due = g / (1.0 + g * xu)
+        # C and S have changed, so p and Sp of the later messages change.
         _move_later_messages(p[s + 1 : end], Sp[s + 1 - first :], G[s, s + 1 : end], h[s], f_due, x, u, xu)
     # The update by the last message. The product with x is not needed, so any x will do.
     _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
@@ -173,7 +179,7 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
     with the S before, and xu = x·u. C has changed, so p_t = Cᵀy_t changes:
 
         p_t ← p_t + e x                                 e = h (G_t − p_t·x)
-        Sp_t ← (S − f u uᵀ)(p_t + e x)  =  Sp_t + (e − f (u·p_t + e xu)) u
+        Sp_t ← (S − f u uᵀ)(p_t + e x)  =  Sp_t + (e − f (u·p_t + e xu)) u        because Sx = u
 
     u·p_t is computed as x·Sp_t, which has a smaller rounding error.
     """
@@ -221,11 +227,13 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_within
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which C takes the steps of b messages at once: C ← C + (Y − XCᵀ)ᵀZ.
+    """Compute Z (b, w), with which C takes the steps of b messages at once.
 
-    One by one, the steps are C ← C + h_s (y_s − C x_s) x_sᵀ, where y_s is message s, x_s its coordinates (row s of X
-    (b, w)), and h_s the size of its step. All b steps together are the formula above, if Z solves this triangular
-    system, from the last row to the first:
+        C ← C + h_s (y_s − C x_s) x_sᵀ        one by one, for each message s
+        C ← C + (Y − XCᵀ)ᵀZ                   all at once
+
+    y_s is message s (row s of Y), x_s are its coordinates (row s of X (b, w)), and h_s is the size of its step. The
+    second formula equals all b steps of the first if Z solves this triangular system, from the last row to the first:
 
         z_s = h_s (x_s − Σ (x_s·x_t) z_t)        sum over later messages t
     """

@@ -61,24 +61,24 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array | float = 1.0) -> Array:
     """Return the next [C | F]: the leading axes of the rows A (n, d), approximately, by Nyström's method.
 
-    `start` (d, m) are columns near these axes. `to_next_units` (d,) are factors D of the columns of A and of the rows
-    of `start`. With B = AD, the covariance is BᵀB. Each step computes:
+    `start` (d, m) are columns near these axes. `to_next_units` (d,) are factors of the columns of A and of the rows of
+    `start`: the diagonal of D. B = AD, and the leading axes of BᵀB are searched. Each step computes:
 
     1. X (d, m), an orthonormal basis of the span of D · `start`
     2. S = BᵀBX (d, m)
-    3. J with JJᵀ = S(XᵀS)⁻¹Sᵀ, which approximates BᵀB: J = SUΛ^−½, where XᵀS = UΛUᵀ
+    3. J with JJᵀ = S(XᵀS)⁻¹Sᵀ, which approximates BᵀB: J = SUΛ^−½, where XᵀS = UΛUᵀ has the eigenvectors U
     4. the leading axes of JJᵀ, times their standard deviations
     """
     D = np.reshape(to_next_units, (-1, 1)).astype(A.dtype)
     X = orthonormalise(D * start, passes=1)  # 1. Half of the digits are enough.
     BX = A @ (D * X)
-    S = D * (BX.T @ A).T  # 2. This is BᵀBX. BLAS is quickest with this order of the factors.
+    S = D * (BX.T @ A).T  # 2. BᵀBX = DAᵀ(BX). BLAS is quickest with this order of the factors.
     XS = (X.T @ S).astype(np.float64)
     symmetric_XS = (XS + XS.T) / 2
     eigenvalues, U = _leading_eigenvectors(symmetric_XS, len(XS))
     rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
-    largest_eigenvalue = eigenvalues[-1]  # they are ascending
-    is_kept = eigenvalues > rounding * largest_eigenvalue  # the inverse of a smaller one would magnify rounding
+    largest_eigenvalue = eigenvalues[-1]  # the eigenvalues are ascending
+    is_kept = eigenvalues > rounding * largest_eigenvalue  # smaller ones are rounding, which Λ^−½ would magnify
     J = S @ (U[:, is_kept] / np.sqrt(eigenvalues[is_kept])).astype(S.dtype)  # 3.
     # 4. For an eigenvector u of JᵀJ, Ju is an axis of JJᵀ times its standard deviation.
     axis_variance, combinations = _leading_eigenvectors((J.T @ J).astype(np.float64, copy=False), limits.columns)
@@ -123,7 +123,8 @@ def _normalise_columns(A: Array) -> Array:
 def _leading_eigenvectors(A: F64, limit: int) -> tuple[F64, F64]:
     """Compute the `limit` largest eigenvalues of a symmetric matrix (n, n), ascending, and their eigenvectors."""
     n = len(A)
-    # LAPACK would scale extreme numbers by a factor that rounds.
+    # LAPACK scales a matrix of very large or very small numbers, which rounds them. So it is scaled by a power of two
+    # before, which does not round.
     unit = power_of_two(float(A.trace()))
     is_subset_faster = 4 * limit < n
     if is_subset_faster:

@@ -17,14 +17,16 @@ def gram(Y: Array) -> Array:
 
 
 @compiled_without_lock
-def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_next_units: F64) -> tuple[F64, Array]:
+def add_block(
+    triangle: F64, past: float, A: Array, to_units_of_triangle: F64, to_units_of_square: F64
+) -> tuple[F64, Array]:
     """Add the lower triangle of A (d, d) to a packed triangle: both are covariances of d entries.
 
-        sum_ij = past · triangle_ij + A_ij t_i t_j        square_ij = sum_ij n_i n_j
+        sum_ij = past · triangle_ij + A_ij t_i t_j        square_ij = sum_ij s_i s_j
 
-    t (`to_units_of_triangle`, (d,)) converts entries from the units of A to the units of the triangle. n
-    (`to_next_units`, (d,)) converts entries from the units of the triangle to the units of the square. Returns the sum,
-    packed, and the square (d, d).
+    `past` is the share of the triangle that is kept. t (`to_units_of_triangle`, (d,)) converts entries from the units
+    of A to the units of the triangle, and s (`to_units_of_square`, (d,)) converts them from there to the units of the
+    square. Returns the sum in two forms: packed, and as the square (d, d).
     """
     d = len(A)
     total = np.empty(len(triangle))
@@ -33,7 +35,7 @@ def add_block(triangle: F64, past: float, A: Array, to_units_of_triangle: F64, t
     for i in range(d):
         for j in range(i + 1):
             total[row + j] = past * triangle[row + j] + A[i, j] * (to_units_of_triangle[i] * to_units_of_triangle[j])
-            square[i, j] = total[row + j] * (to_next_units[i] * to_next_units[j])
+            square[i, j] = total[row + j] * (to_units_of_square[i] * to_units_of_square[j])
         row += i + 1
     mirror(square)
     return total, square

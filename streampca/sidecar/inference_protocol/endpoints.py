@@ -156,7 +156,7 @@ class Inference(ProjectRequest):
 
 def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inference:
     """Parse a body: JSON, and after it maybe the bytes of the vectors. Raises `RequestError`."""
-    is_json_with_bytes = raw.media_type == OCTET_STREAM  # as clients call JSON that is followed by bytes
+    is_json_with_bytes = raw.media_type == OCTET_STREAM  # clients send JSON that is followed by bytes as this type
     if not is_json_with_bytes:
         raw.require_json(also_named_in_error=[OCTET_STREAM])
     refuse_query(list(raw.query), instead="write a version into the path, and everything else into the body")
@@ -231,7 +231,7 @@ def infer(published: PublishedModel, inference: Inference, limits: Limits) -> co
     answer = compute.project(published, inference, limits)
     if "p" in inference.outputs and answer.fields["p"] is None:
         raise invalid(f"version {answer.version} has no past scores yet, so it knows no p")
-    projected = answer.projected  # never None: `compute.project` sets it
+    projected = answer.projected  # set by `compute.project`; "is not None" below is only for the type checker
     if "reconstruction" in inference.outputs and projected is not None:
         answer.fields["reconstruction"] = compute.reconstruct_projected(projected)
     return answer

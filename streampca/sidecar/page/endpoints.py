@@ -159,14 +159,14 @@ class PageEndpoints:
         is_served = topic == served_topic
         history = self._history if is_served else self._open_history(topic)
         after_version = -1 if after is None else after  # -1 is below every version
-        metrics = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
+        figures = await anyio.to_thread.run_sync(history.read_after, after_version, limiter=self._history_limiter)
         version = self._engine.current_version
         content = {
             "now": time.time(),
             "version": version,
             "not_ready": list(self._engine.models.explain_not_ready().values()),
             "unreadable": self._engine.models.list_unreadable(),
-            "models": metrics,
+            "models": figures,  # of each version
             "pins": self._engine.models.pins if is_served else {},
             "drifts": self._engine.models.drifts if is_served else {},
         }

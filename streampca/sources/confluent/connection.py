@@ -212,7 +212,8 @@ class ConfluentConnection(ClientConnection):
     def _does_any_broker_answer(self) -> bool:
         """Ask any broker to list the topic, and return whether a broker answers.
 
-        The answer may name another controller, which librdkafka then asks for topics.
+        librdkafka asks the cluster's controller about topics. The answer may name another controller, so librdkafka's
+        next request may succeed.
         """
         try:
             self._admin.list_topics(self._topic, timeout=_ANY_ANSWER_S)

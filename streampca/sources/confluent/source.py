@@ -48,17 +48,23 @@ class ConfluentSource(ClientSource):
         super().__init__(settings.topic)
         self._max_records = base.MAX_POLL_RECORDS  # limit of what one poll returns
         self._connection = ConfluentConnection(settings, settings.topic).start()
-        # For each event `Assigned` that `poll` has not returned yet, the group's metadata at this assignment.
-        self._queued_memberships: deque[Any] = deque()
         self._group = settings.group  # "": no group
-        self._has_joined = False  # whether this consumer is a member of the group, as last found
-        self._has_subscribed = False  # whether this consumer has asked to join the group
         if not self._group:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
-        self._is_revoking = False  # True between a revocation and the poll after the worker has handled it
-        self._member_id = ""  # at the last assignment; another id means that the group has removed this member
-        self._next_member_check_at = 0.0  # when the id is compared again, by time.monotonic
-        self._next_group_check_at = 0.0  # when to ask again whether nobody in the group reads the topic
+        self._has_subscribed = False  # whether this consumer has asked to join the group, in its first poll
+        self._has_joined = False  # whether this consumer is a member of the group, as last found
+        # A revocation has three steps: 1. the client calls `_on_revoke`; 2. `poll` returns `Revoked`, which the worker
+        # handles; 3. the next poll gives the partitions up. This is True from step 1 to step 3.
+        self._is_revoking = False
+        # For each event `Assigned` that `poll` has not returned yet: the group's metadata at this assignment.
+        self._queued_group_metadata: deque[Any] = deque()
+        # The group has given this id to this member at the last assignment. If the client's id differs from it, the
+        # group has removed this member.
+        self._member_id = ""
+        self._next_member_check_at = 0.0  # when to compare the ids again, by time.monotonic
+        # If the group's leader lacked the right to read when it assigned partitions, nobody in the group reads the
+        # topic. This is when to ask a broker again whether that is so, by time.monotonic.
+        self._next_group_check_at = 0.0
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
         callbacks = {"error_cb": self._errors.append, "on_commit": _on_commit}
@@ -68,13 +74,13 @@ class ConfluentSource(ClientSource):
         """Return new records by partition; none if a rebalance has begun. The first call joins the group."""
         self._update_membership()
         messages = self._consume(timeout_s)
-        if self._rebalances:  # the messages are dropped: after a rebalance, the caller seeks
+        if self._rebalances:  # drop the messages: after the rebalance, the caller seeks to where it reads on
             return {}
-        self._ends_reached = {}  # `_handle_error_message` adds the ends that this fetch has reached
-        # The client also returns a message with an error where a partition ends, or where it cannot be fetched.
+        # If a partition ends, or cannot be fetched, librdkafka reports this in a message with an error.
         error_messages = [message for message in messages if message.error()]
+        self._ends_reached = {}
         for message in error_messages:
-            self._handle_error_message(message)
+            self._note_end_or_error(message)  # adds an end to `_ends_reached`
         self._raise_permanent_errors()
         if error_messages:
             messages = [message for message in messages if not message.error()]
@@ -82,9 +88,10 @@ class ConfluentSource(ClientSource):
 
     def _update_membership(self) -> None:
         """Join the group, if this is the first poll; end a revocation; join again if nobody reads the topic."""
-        if self._group and not self._has_subscribed:  # not earlier: the group waits for a member's polls
+        # A consumer joins in its first poll: during a rebalance, the group waits until each member polls.
+        if self._group and not self._has_subscribed:
             self._subscribe()
-        if self._is_revoking:  # the caller has handled the revocation
+        if self._is_revoking:  # the caller polls again, so it has handled the event `Revoked` of the last poll
             self._is_revoking = False
             self._consumer.unassign()
         has_no_partition = self._has_joined and not self._assigned
@@ -117,11 +124,12 @@ class ConfluentSource(ClientSource):
         self._has_subscribed = True
 
     def _fetched_to(self, partition: int) -> Reached:
+        """Return the end of a partition if the last fetch has read up to it, and the end that the client knows."""
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
         return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
     def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        return self._queued_memberships.popleft()
+        return self._queued_group_metadata.popleft()
 
     def _is_member(self) -> bool:
         # For a member without partitions, librdkafka does not call `_on_lost`: only the member's id changes.
@@ -212,7 +220,7 @@ class ConfluentSource(ClientSource):
 
     _stop_fetching = _start_fetching  # both assign what is to be read now
 
-    def _handle_error_message(self, message: Any) -> None:
+    def _note_end_or_error(self, message: Any) -> None:
         """Note that the client has read a partition to its end, or has failed to read it."""
         error = message.error()
         partition = message.partition()
@@ -255,8 +263,9 @@ class ConfluentSource(ClientSource):
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
         if assigned:  # an empty assignment adds no event
-            # When `poll` returns the event `Assigned`, `_prepare_assigned` takes the group's metadata of this moment.
-            self._queued_memberships.append(consumer.consumer_group_metadata())
+            # Keep the group's metadata as they are now. When `poll` returns the event `Assigned`, `_prepare_assigned`
+            # takes them from this queue.
+            self._queued_group_metadata.append(consumer.consumer_group_metadata())
             self._add_rebalance(Assigned, assigned)
 
     def _on_revoke(self, consumer: Consumer, revoked: Sequence[TopicPartition]) -> None:
@@ -272,7 +281,7 @@ class ConfluentSource(ClientSource):
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
         """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
         self._has_joined = False
-        # If the group removes this member during a revocation, an event `Revoked` gives the partitions up already.
+        # During a revocation, an event `Revoked` tells the worker to give these partitions up: add no second event.
         if not self._is_revoking:
             self._add_rebalance(Lost, lost)
         self._is_revoking = False

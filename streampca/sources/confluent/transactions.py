@@ -51,14 +51,15 @@ class ConfluentTransactions(ClientTransactions):
     batch_bytes = 1_000_000  # a topic may take less at once
 
     def _start_producer(self) -> None:
-        """Create a producer, and let it end what earlier producers with its transactional id have left open."""
+        """Create a producer, and let it abort transactions that earlier producers with its id have left open."""
         limit_of_topic = int(self.topic_configs().get("max.message.bytes", 2**31))
         self.batch_bytes = min(self._batch_bytes_of_next_producer, limit_of_topic)
         options = {
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            # librdkafka refuses 0 (`EACH_RECORD_ALONE`). With 1, too, each record is alone in its batch.
+            # If `batch_bytes` has shrunk to 0, each record must be alone in its batch. librdkafka refuses 0, but with
+            # 1, each record is alone, too.
             "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients
@@ -107,11 +108,11 @@ class ConfluentTransactions(ClientTransactions):
         producer.abort_transaction(ABORT_S)
 
     def _close_producer(self, producer: Producer) -> None:
-        """Note which records were refused, and throw away those that are not sent."""
+        """Close the producer: take its last reports of refused records, and drop the records that are not sent."""
         if self._is_transaction_open:
             with contextlib.suppress(KafkaException):  # another producer may have fenced this one
-                producer.poll(0)  # calls `_on_delivery`
-        producer.purge()
+                producer.poll(0)  # calls `_on_delivery` for each refused record
+        producer.purge()  # drops the records that are not sent
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         kafka_error = error.args[0]
@@ -136,9 +137,10 @@ class ConfluentProducer(ClientProducer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._unacknowledged: dict[int, ProducedRecord] = {}  # by number, in the order of sending
-        self._sent = 0  # number of the last record
-        # Dead letters whose timestamp, the time of sending, was refused. They are sent again with another timestamp.
-        self._to_resend: list[ProducedRecord] = []
+        self._last_number = 0  # of the record that was sent last
+        # A dead letter is first sent with the time of sending. If brokers refuse this timestamp, the letter waits here
+        # to be sent again with another timestamp.
+        self._letters_to_resend: list[ProducedRecord] = []
         self._replace_after_s = REPLACE_CLIENT_AFTER_S  # longest wait for an acknowledgement from one producer
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
@@ -164,9 +166,9 @@ class ConfluentProducer(ClientProducer):
     def _produce(self, record: ProducedRecord) -> None:
         if not self._unacknowledged:
             self._waiting_since = time.monotonic()  # the wait for an answer begins now
-        self._sent += 1
-        self._unacknowledged[self._sent] = record
-        self._enqueue(self._sent, record)
+        self._last_number += 1
+        self._unacknowledged[self._last_number] = record
+        self._enqueue(self._last_number, record)
 
     def _enqueue(self, number: int, record: ProducedRecord) -> None:
         """Add a record to the producer's queue; if the queue is full, wait for room. Raises `SourceError`."""
@@ -221,8 +223,8 @@ class ConfluentProducer(ClientProducer):
         Meanwhile, send refused dead letters again, and replace a producer that gets no acknowledgement.
         """
         self._producer.poll(timeout_s if self._unacknowledged else 0)
-        while self._to_resend:
-            self._produce(self._to_resend.pop())
+        while self._letters_to_resend:
+            self._produce(self._letters_to_resend.pop())
         self._replace_producer_if_unanswered()
         return len(self._unacknowledged)
 
@@ -255,7 +257,7 @@ class ConfluentProducer(ClientProducer):
         if letter_to_resend is None:
             raise self._connection.source_error(error, lacks_key=record.key is None)
         del self._unacknowledged[number]
-        self._to_resend.append(letter_to_resend)
+        self._letters_to_resend.append(letter_to_resend)
 
     def close(self) -> None:
         self._producer.purge()

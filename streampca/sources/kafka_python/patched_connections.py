@@ -67,7 +67,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """
         super().__init__(net, **configs)
         self._owner = owner
-        # Time at which a broker of the cluster's metadata was last found connected. Bootstrap servers do not count.
+        # When a listed broker was last found connected; at first, the time of creation. The brokers in the cluster's
+        # metadata are listed, the bootstrap servers are not.
         self._listed_broker_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 
@@ -130,16 +131,17 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
 
         Fault of kafka-python: it never asks the bootstrap servers again (KIP-899).
         """
-        # The connection to the group's coordinator has an id that is not listed, so it does not count.
+        # A connection to the group's coordinator does not count here: it has an id of its own, which is not listed.
         listed_ids = [broker.node_id for broker in self.cluster.brokers()]
         if self._is_any_connected(listed_ids):
             self._listed_broker_connected_at = time.monotonic()
-        candidates = [super().least_loaded_node()]
+        candidates = [super().least_loaded_node()]  # None: the client finds no broker
         are_listed_brokers_lost = time.monotonic() - self._listed_broker_connected_at > _LOST_AFTER_S
         if are_listed_brokers_lost:
             candidates += [server.node_id for server in self.cluster.bootstrap_brokers()]
-        due = [node_id for node_id in candidates if node_id is not None and self.connection_delay(node_id) == 0]
-        return random.choice(due) if due else None  # noqa: S311 - spreads requests, and hides nothing
+        # After a failure, a broker may not be asked before a pause has passed.
+        askable = [node_id for node_id in candidates if node_id is not None and self.connection_delay(node_id) == 0]
+        return random.choice(askable) if askable else None  # noqa: S311 - spreads requests, and hides nothing
 
     def _is_any_connected(self, node_ids: Iterable[Any]) -> bool:
         connections = [self._conns.get(node_id) for node_id in node_ids]
@@ -178,7 +180,8 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         For a producer, do not raise. Fault of kafka-python: after this error, a producer's thread would try again
         without a pause.
         """
-        # Only the thread of a producer passes an option, which is used for nothing else.
+        # A producer's thread passes an option here, and a consumer passes none. Only this tells them apart; the option
+        # is not used otherwise.
         is_producer = bool(options_of_producer)
         suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
         with contextlib.suppress(*suppressed_errors):

@@ -28,8 +28,8 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def _do_join_and_sync_async(self) -> Any:
         """Join the group, and return the assignment of the group's new generation.
 
-        If an assignment has arrived between two polls, the client calls this again. Joining again would begin another
-        rebalance, so the assignment that was kept is returned.
+        If an assignment arrives between two polls, the client drops it, and calls this again for the same generation.
+        Then return the kept assignment, since joining again would begin another rebalance.
         """
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:

@@ -78,7 +78,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             self._stop_out_of_range(error)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
-            self._refetch_lost_records()
+            self._refetch_lost_records()  # the failed poll may have fetched records, which the client has dropped
         except KafkaError as error:
             # When a rebalance begins, our listener adds its event and raises `_SuspendError` to end the poll. The
             # client raises a `KafkaError` instead. Then nothing has failed.
@@ -99,6 +99,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 self._positions.stop_as_out_of_range(tp.partition)
 
     def _fetched_to(self, partition: int) -> Reached:
+        """Return the next offset that the client fetches of a partition, and the partition's end, if both are known."""
         tp = TopicPartition(self._topic, partition)
         position = client_internals.next_fetch_offset(self._consumer, tp)
         end = self._consumer.highwater(tp)
@@ -161,9 +162,10 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             log.warning("the group was not left in order", error=one_line(error))
 
     def _rejoin_if_partitions_were_added(self) -> None:
-        """If the topic has new partitions, let a static member join the group again.
+        """If the topic has new partitions, let a static member join the group again, so that they are assigned.
 
-        A static member that leads its group and restarts does not know that it leads.
+        The leader of a group assigns new partitions. But a static member that leads its group and restarts does not
+        know that it leads.
         """
         partitions = self.partitions()
         is_first_poll = not self._partitions_before
@@ -206,10 +208,12 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         """Let our poll return `Revoked`, and suspend the rebalance until the worker has handled the event.
 
-        The first call raises `_SuspendError`, which suspends the rebalance. At our next poll, the client calls this
-        again. Then no partition is newly revoked, so no error is raised, and the rebalance proceeds.
+        1. The first call adds the event and raises `_SuspendError`. The client suspends the rebalance.
+        2. Our poll ends and returns the event, which the worker handles.
+        3. Our next poll lets the client call this again. No partition is newly revoked, so the rebalance proceeds.
         """
-        client_internals.rejoin_group(self._consumer)  # otherwise the client may forget the rebalance
+        # Our error ends the client's poll, and the client may then forget the rebalance: ask for it again.
+        client_internals.rejoin_group(self._consumer)
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked
         self._suspend_rebalance(Revoked, newly_revoked)  # raises `_SuspendError` if any is newly revoked
@@ -256,7 +260,8 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max_poll_interval_ms": intervals.longest_poll_ms,
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
-        # The range assignor is eager: with a cooperative one, a member would keep partitions through a rebalance that
-        # it missed. The patch gives partitions to every member, also if only some have a `group_instance_id`.
+        # The range assignor is eager: a rebalance takes all partitions from all members. With a cooperative assignor, a
+        # member that missed a rebalance would keep its partitions. kafka-python's own range assignor may leave out
+        # members if only some have a `group_instance_id`.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }

@@ -136,7 +136,7 @@ class KafkaPythonTransactions(ClientTransactions):
     batch_bytes = EACH_RECORD_ALONE  # the client splits a batch that is too large, so each record that fails was alone
 
     def _start_producer(self) -> None:
-        """Create a producer, and let it end what earlier producers with its transactional id have left open."""
+        """Create a producer, and let it abort transactions that earlier producers with its id have left open."""
         self._producer = KafkaPythonConnection(self._settings, self._output_topic).start(
             KafkaProducer,
             transactional_id=self._transactional_id,
@@ -144,7 +144,7 @@ class KafkaPythonTransactions(ClientTransactions):
             value_serializer=_TupleToValue(),  # `_send` passes each value in a tuple
             acks="all",
             linger_ms=5,
-            # So long that no record expires: the client would commit the transaction without an expired record.
+            # No record may expire: the client would leave an expired record out, and commit the others.
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             max_block_ms=int(self.begin_s * 1000),
             max_request_size=REQUEST_BYTES,
@@ -173,6 +173,10 @@ class KafkaPythonTransactions(ClientTransactions):
             future.add_errback(partial(_add_failure, failures, topic, value, key, headers))
 
     def _commit(self, producer: KafkaProducer, offsets: Mapping[int, Committed], membership: Any) -> None:
+        """Wait until all records are sent, then send the offsets, then commit the transaction; wait for each answer.
+
+        `membership` is the group's metadata. If a record was not delivered, give the producer up and raise.
+        """
         deadline = time.monotonic() + self.commit_s
         producer.flush(self.commit_s)
         if self._failures:  # the client would commit the transaction without these records
@@ -190,12 +194,14 @@ class KafkaPythonTransactions(ClientTransactions):
         close_producer(producer, _CLOSE_TIMEOUT_S)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
+        """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
         text = one_line(error)
         # The client may wrap an error; only the text then holds the code: "[Error 87] …".
         code_in_text = _CODE_IN_TEXT.search(text)
         if code_in_text:
             return int(code_in_text[1]), text
-        return getattr(error, "errno", None), text  # Kafka's code, not the system's
+        code = getattr(error, "errno", None)  # kafka-python keeps Kafka's code in this attribute
+        return code, text
 
 
 def _add_failure(

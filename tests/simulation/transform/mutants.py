@@ -53,7 +53,8 @@ _start_over, _skip_lost_records, _send = Transformer._start_over, Assignment.ski
 
 
 def _commits_offsets_apart(self: Transformer) -> None:
-    self._source.commit({p: position.position for p, position in self._uncommitted.items()}, str(self._model.shape))
+    offsets = {p: position.position for p, position in self._positions_to_commit.items()}
+    self._source.commit(offsets, str(self._model.shape))
     self._transactions.commit({})
     self._report_end("committed", "")
 
@@ -70,7 +71,7 @@ def _starts_over_where_it_was(self: Transformer, outcome: str, cause: str) -> No
 
 
 def _commits_and_remembers(self: Transformer) -> None:
-    pending = self._uncommitted
+    pending = self._positions_to_commit
     _commit(self)
     _remembered(self).update(pending)
 
