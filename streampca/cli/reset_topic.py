@@ -94,23 +94,24 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions whose newest checkpoint does not have the topic's new id, and print the id that it has.
+    """Return the partitions that are not adopted yet: the newest checkpoint lacks the topic's new id.
 
-    A partition without a checkpoint is returned, too. Raises `SettingsError` if no partition has a checkpoint, or if
-    the adopted topic lacks a partition that has a checkpoint.
+    Prints the former id of each partition. A partition without a checkpoint is returned, too. Raises `SettingsError` if
+    no partition has a checkpoint, or if the adopted topic lacks a partition that has a checkpoint.
     """
     id_by_partition = {  # the topic's id in the newest checkpoint
         checkpoint.partition: checkpoint.topic_id
         for checkpoint in read_newest_checkpoints(checkpoints)
         if not is_backfill(checkpoint.partition)
     }
+    if not id_by_partition:
+        raise SettingsError(f"the store holds no checkpoint of a partition of {adopted.name}: correct store or topic")
     adopted_partitions = adopted.positions.keys()  # 0, 1, … without gaps: all are there if the highest one is
-    highest_learned = max(id_by_partition, default=None)  # the highest partition with a checkpoint; None without any
-    if highest_learned is None or highest_learned not in adopted_partitions:
+    highest_learned = max(id_by_partition)  # the highest partition with a checkpoint
+    if highest_learned not in adopted_partitions:
         raise SettingsError(
-            f"{adopted.name} has {len(adopted_partitions)} partitions here, but the store holds checkpoints of "
-            f"{len(id_by_partition)}, the last {'none' if highest_learned is None else highest_learned}: correct store "
-            "or topic, or add partitions to the topic"
+            f"{adopted.name} has {len(adopted_partitions)} partitions here, but the store holds a checkpoint of "
+            f"partition {highest_learned}: correct store or topic, or add partitions to the topic"
         )
     partitions_to_adopt = []
     for partition in sorted(adopted_partitions):
