@@ -57,8 +57,11 @@ class Checkpoint:
     def find_changes(self, fold_config: FoldConfig) -> list[Change]:
         """Return all settings that differ between the checkpoint and the worker.
 
-        If the checkpoint or the worker has names of dimensions, `field` is not compared: the names already say
-        which numbers were learned. The names are compared if both have names.
+        The setting `field` and the names of dimensions both say which numbers are learned:
+
+        - If checkpoint and worker both have names, the names are compared, and `field` is not.
+        - If only one of the two has names, neither the names nor `field` are compared.
+        - If neither has names, `field` is compared, except for a backfill.
         """
         then = dict(self.settings)
         now = fold_config.as_dict()
@@ -69,7 +72,7 @@ class Checkpoint:
         if self.names or fold_config.names:
             not_compared.add("field")
         if is_backfill(self.partition):
-            # The two settings of a backfill name columns of files; those of a worker name fields of records.
+            # In a backfill, these two settings name columns of files. In a worker, they name fields of records.
             not_compared |= {"field", "where"}
         compared = sorted((then.keys() | now.keys()) - not_compared)
         possible_changes = [Change(name, then.get(name), now.get(name)) for name in compared]

@@ -45,20 +45,20 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known_of_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
-    # The averages of an entry that was never seen are 0: they are not divided by 0.
-    divisor = np.where(was_never_seen, 1.0, known_of_entries)
-    known = known_of_entries
+    known_shares_of_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
+    # If an entry was never seen, its averages are 0. Dividing by 1 leaves them 0, and 0/0 would be NaN.
+    divisor = np.where(was_never_seen, 1.0, known_shares_of_entries)
+    known_shares = known_shares_of_entries
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
         # N, packed like Σ: an entry is known from the first message with it on, so a pair of entries is known from the
         # later of two such messages on. The smaller of the two shares counts.
-        known = find_smaller_of_each_pair(known_of_entries)
+        known_shares = find_smaller_of_each_pair(known_shares_of_entries)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
-    was_any_missing = known.min(initial=1.0) < _ROUNDED_ONE
+    was_any_missing = known_shares.min(initial=1.0) < _ROUNDED_ONE
     if was_any_missing:  # without `known` in the file, all shares are 1
-        arrays["known"] = known
+        arrays["known"] = known_shares
     return header, arrays
 
 
@@ -80,17 +80,18 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     axes_with_variance = components[variance > 0]  # the direction of other axes is arbitrary
     largest_entries = np.abs(axes_with_variance).max(axis=0, initial=0.0)
-    seen = (mean != 0) | (largest_entries > _ROUNDING)
-    if seen.all():
+    is_seen = (mean != 0) | (largest_entries > _ROUNDING)
+    if is_seen.all():
         return header, arrays
-    arrays = arrays | {"seen": seen}
+    arrays = arrays | {"seen": is_seen}
     # A file of `streampca fit` holds `learned`: a packed Σ, with a number for each pair of dimensions, or axes (d, r).
-    # To this, format 3 adds `known`: 1 for each pair of dimensions, or each dimension, that was seen, and otherwise 0.
+    # Format 3 adds the array `known`, with a number for each pair of dimensions or for each dimension: 1 if the pair or
+    # the dimension was seen, 0 if not.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         is_covariance = covariance_or_axes.ndim == 1
         # Of two truth values, the smaller one is True only if both are True: if both dimensions of the pair were seen.
-        was_seen = find_smaller_of_each_pair(seen) if is_covariance else seen
+        was_seen = find_smaller_of_each_pair(is_seen) if is_covariance else is_seen
         arrays["known"] = was_seen.astype(np.float64)
     return header, arrays
 

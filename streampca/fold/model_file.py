@@ -249,14 +249,14 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
     return None if deviation <= 1e-3 else "the components are not orthonormal"
 
 
-def _are_valid_for_learning(covariance_or_axes: Array | None, known: Array | None, d: int) -> bool:
+def _are_valid_for_learning(covariance_or_axes: Array | None, known_shares: Array | None, d: int) -> bool:
     """Return whether learning can continue from these two arrays of a model of d dimensions.
 
-    `covariance_or_axes` is a packed Σ (d(d + 1)/2,) or axes (d, r). `known` has, for each number of Σ or each row of
-    the axes, the share of the weight from which it was learned.
+    `covariance_or_axes` is a packed Σ (d(d + 1)/2,) or axes (d, r). If entries were missing, only a share of the weight
+    has taught a number of Σ or a row of the axes. `known_shares` holds this share for each number or row.
     """
     if covariance_or_axes is None:
-        return known is None  # a worker's model has neither
+        return known_shares is None  # a worker's model has neither of the two arrays
     if covariance_or_axes.ndim not in (1, 2):
         return False
     is_covariance = covariance_or_axes.ndim == 1
@@ -265,6 +265,6 @@ def _are_valid_for_learning(covariance_or_axes: Array | None, known: Array | Non
         return False
     if not np.isfinite(covariance_or_axes).all():
         return False
-    if known is None:  # all shares are 1
+    if known_shares is None:  # all shares are 1
         return True
-    return known.shape == (length,) and bool(((known >= 0) & (known <= 1 + _ROUNDING)).all())
+    return known_shares.shape == (length,) and bool(((known_shares >= 0) & (known_shares <= 1 + _ROUNDING)).all())

@@ -46,8 +46,8 @@ class PastScoresBuilder:
         n is the number of messages since the last call, w the weight of the model: old scores are forgotten as fast as
         old messages.
         """
-        kept = math.exp(-messages / max(model_weight, 1.0))
-        self.histograms = self.histograms.with_scores(self._collected_scores, kept)
+        kept_share = math.exp(-messages / max(model_weight, 1.0))
+        self.histograms = self.histograms.with_scores(self._collected_scores, kept_share)
         self._collected_scores = _NO_SCORES
 
     def score_block(self, state: State, V: Array) -> None:

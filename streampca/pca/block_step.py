@@ -87,34 +87,35 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
 
 
 def _update_with_covariance(
-    state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
+    partly_updated: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig
 ) -> State:
     """For a state that keeps its covariance Σ: return the state with the next Σ and the next columns [C | F].
 
-    `state` is the state after the block, but its Σ and its columns, which `state.C` holds, are from before the block.
+    In `partly_updated`, mean, weight and counts are from after the block, Σ and [C | F] still from before the block.
+    `learned.C` is C after the gradient steps of the block (Algorithm 1).
 
     1. Add the block to Σ.
-    2. Put three kinds of columns side by side: C as Algorithm 1 has moved it, F from before the block, and random sums
-       of the block's rows, which contain new directions.
-    3. Search the leading axes of Σ from the span of these columns. The leading axes are the next [C | F].
+    2. Choose the columns from which the search for the next axes starts: C after the gradient steps, F from before the
+       block, and random sums of the block's rows, which contain new directions.
+    3. Search the leading axes of Σ from these columns. The leading axes are the next [C | F].
     """
     # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, it is in the units of the next scale.
-    covariance_before = state.covariance
+    covariance_before = partly_updated.covariance
     if covariance_before is None:
         covariance_before = np.zeros(config.dimensions * (config.dimensions + 1) // 2)
     if prepared.has_known_gaps:
-        next_state, square = add_block_with_gaps(state, covariance_before, prepared, learned, config)
+        next_state, square = add_block_with_gaps(partly_updated, covariance_before, prepared, learned, config)
     else:
-        next_state, square = _add_complete_block(state, covariance_before, prepared, learned)
+        next_state, square = _add_complete_block(partly_updated, covariance_before, prepared, learned)
     # 2. Half as many random sums are enough for a state that keeps Σ, so they are added in pairs.
     random_sums = learned.random_sums[:, ::2] + learned.random_sums[:, 1::2]
-    F = state.C[:, config.components :]
-    start = np.hstack([learned.C, F, random_sums])
+    F_before = partly_updated.C[:, config.components :]  # the columns of [C | F] after those of C
+    start = np.hstack([learned.C, F_before, random_sums])
     if prepared.scale is not None and next_state.scale is not None:  # the stream is standardised
         to_next_units = next_state.scale / prepared.scale
         start = start * to_next_units[:, None].astype(config.dtype)
-    # 3. The first block, and a stream that was constant so far, have no columns to start from.
-    had_columns = state.rank > 0
+    # 3. Before the first block, and in a stream that was constant so far, [C | F] has no columns to start from.
+    had_columns = partly_updated.rank > 0
     if had_columns:
         CF = ritz.update_on_covariance(square, start, config.limits)
     else:
@@ -175,8 +176,9 @@ def _update_without_covariance(
         D_ratio = next_scale / prepared.scale
         to_next_units = D_ratio.astype(config.dtype)
         variance_outside *= scaling.compute_variance_factor(D_ratio)
-    # 4. Nyström's method searches the axes in the span of C as Algorithm 1 has moved it, of F, and of a few random sums
-    # of the block's rows. This span lacks directions if the block outweighs the past, or if the past has few columns.
+    # 4. Nyström's method searches the axes in the span of C after the gradient steps, of F from before the block, and
+    # of a few random sums of the block's rows. This span lacks directions if the block outweighs the past, or if the
+    # past has few columns.
     is_small = state.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
     span_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or state.rank < config.components
     if is_small or span_lacks_directions:
@@ -205,9 +207,9 @@ def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
 def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
     """For a state that does not keep Σ: add the block to what the state keeps of each entry.
 
-    If an entry is missing in this block or was missing before, these are the mean, the share of the weight for which
-    the entry was known and, in a standardised stream, the variance. Otherwise, only a standardised stream needs this
-    step, for the variances:
+    If an entry is missing in this block or was missing before, the state keeps the mean, the share of the weight for
+    which the entry was known and, in a standardised stream, the variance. If no entry was ever missing, only a
+    standardised stream needs this step, for the variances:
 
         next variance = past · variance + (sum of c y²) / D²
 

@@ -56,9 +56,9 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        Means and variances are pooled in `_moments`. Covariances are pooled there, too, if the states keep Σ. Otherwise
-        the axes of the states, which are the columns of `state.C` = [C | F], become rows of `_rows`. When there are too
-        many rows, they are replaced by their leading axes.
+        Means and variances are pooled in `_moments`. If the states keep Σ, `_moments` pools Σ, too. If the states do
+        not keep Σ, their axes, which are the columns of `state.C` = [C | F], become rows of `_rows`. When there are too
+        many rows, the rows are replaced by their leading axes.
         """
         before = self._moments
         added_weight = state.weight * share

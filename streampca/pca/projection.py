@@ -44,8 +44,8 @@ def fill_in_place(centred: Array, components: Array, variance: F64, sigma2: floa
 
         E[y_m | y_o] = Φ_m Ψ Φ_oᵀy_o        Ψ = (Φ_oᵀΦ_o + σ²I)⁻¹
 
-    The true values vary about the expected values. Returns what this adds to the expected T² of each row, (n,), and to
-    its expected SPE, (n,).
+    The true values vary about these expected values. The variation raises the expected T² and the expected SPE of a
+    row. Returns by how much, for each row: (n,) for T², and (n,) for SPE.
     """
     added_t2 = np.zeros(len(centred))
     added_spe = np.zeros(len(centred))
