@@ -113,7 +113,7 @@ def _learn_again(
 
 def _read_what_is_left(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
     """Yield those records from `start` to before `end` that retention has not deleted."""
-    if partition in reader.log_bounds:  # otherwise, `read_between` raises
+    if partition in reader.log_bounds:  # for any other partition, `read_between` raises
         earliest, _high_watermark = reader.log_bounds[partition]
         start = max(start, earliest)
     if start < end:

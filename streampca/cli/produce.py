@@ -139,7 +139,8 @@ def _pace(values: Iterator[EncodedRow], rate: float | None) -> Iterator[EncodedR
 def _sleep_until(due: float) -> None:
     """Sleep until `time.monotonic` has reached `due`.
 
-    A sleep lasts at least 20 ms, so it may end after `due`. The next calls then return at once, until `due` is ahead.
+    A sleep lasts at least 20 ms, so it may end late. If the next times of the caller have passed meanwhile, the calls
+    with these times return at once.
     """
     ahead_s = due - time.monotonic()
     while ahead_s > 0:

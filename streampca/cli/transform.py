@@ -59,9 +59,9 @@ def run(settings: TransformSettings) -> None:
 
 def _wait_for_model(process: Process, find_model: Step) -> bool:
     """Repeat the step that finds the model until it is done. Return False if a signal ends the wait."""
-    stop_signals: list[str] = []
-    stop_on_signals(stop_signals.append)
-    process.do_steps([find_model], stop_signals)  # returns early after a signal
+    stop_signals: list[str] = []  # the names of the signals that have arrived
+    stop_on_signals(stop_signals.append)  # a signal appends its name to the list
+    process.do_steps([find_model], stop_signals)  # returns early if the list is not empty
     end_on_signals()  # from now on, a signal ends the process at once
     return not stop_signals
 

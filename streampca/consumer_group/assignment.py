@@ -173,7 +173,7 @@ class Assignment(Generic[P]):
             return
         progress = self.progress[partition]
         # If the log was truncated and has grown again, it has lost handled records, from the offset `diverged` on.
-        # Otherwise, `diverged` is None, and the lost records begin at our position.
+        # In all other cases, `diverged` is None, and the lost records begin at our position.
         diverged = event.diverged
         lost_from = progress.position if diverged is None else diverged
         # Resume at our position or later, so that no offset is handled twice.

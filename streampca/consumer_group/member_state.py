@@ -162,8 +162,8 @@ class MemberState(NamedTuple):
             return ticked._replace(is_member=status.member, membership_since=now.monotonic_s)
         is_membership_settled = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
         if is_membership_settled:
-            # A member with partitions has joined since `PartitionsAssigned`. A standby is a member without partitions:
-            # it has joined now.
+            # A member to which the group gives no partitions is a standby. No `PartitionsAssigned` reports a standby,
+            # so it counts as joined after this time in the group. A process outside of the group has not joined.
             return ticked._replace(has_joined=self.is_member)
         return ticked
 

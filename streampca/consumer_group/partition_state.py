@@ -105,8 +105,8 @@ class PartitionStates(Mapping[int, PartitionState]):
             case PartitionsAssigned(positions):
                 return self._after_assignment(positions)
             case PartitionsReleased(released):
-                kept = self.keys() - released
-                return PartitionStates() | {partition: self[partition] for partition in kept}
+                kept_partitions = self.keys() - released
+                return PartitionStates() | {partition: self[partition] for partition in kept_partitions}
             case TransactionEnded("committed"):
                 return self._after_commit()
         if isinstance(event, PartitionEvent):
@@ -120,19 +120,19 @@ class PartitionStates(Mapping[int, PartitionState]):
         `unsaved_since` is kept: after a failed transaction, partitions are restored, and their records still wait for a
         save.
         """
-        assigned = {}
+        restored_states = {}
         for partition, position in positions.items():
             state = self.get(partition, PartitionState())
-            assigned[partition] = state._replace(position=position, lag=None, saved_up_to=position)
-        return self | assigned
+            restored_states[partition] = state._replace(position=position, lag=None, saved_up_to=position)
+        return self | restored_states
 
     def _after_commit(self) -> "PartitionStates":
         """Return the states after a transaction was committed: all records that were read are saved."""
-        changed = {}
+        saved_states = {}
         for partition, state in self.items():
             if state.unsaved_since is not None:
-                changed[partition] = state._replace(saved_up_to=state.position, unsaved_since=None)
-        return self | changed
+                saved_states[partition] = state._replace(saved_up_to=state.position, unsaved_since=None)
+        return self | saved_states
 
     @property
     def are_stalled(self) -> bool:

@@ -65,7 +65,10 @@ class ArrowPacker:
 def _make_record_columns(
     projected: ProjectedRecords, keys: Column, headers: Column, record_indices: NDArray[np.int64]
 ) -> dict[str, Column]:
-    """Return the columns that are not fields, with the record of index `record_indices[i]` in row i."""
+    """Return the columns of metadata: the input record of each row, and the version of the model.
+
+    The input record of row i has the index `record_indices[i]`. `projected.fields` become further columns elsewhere.
+    """
     timestamps = projected.timestamps[record_indices]  # -1 if unknown
     return {
         "key": keys.take(pa.array(record_indices)),

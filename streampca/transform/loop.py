@@ -221,7 +221,8 @@ class Transformer(MemberLoop):
         """Send outputs and dead letters; return how many timestamps of outputs were replaced."""
         batch = transformed.batch
         # If the topic would refuse an output for its timestamp, or soon delete the output, the time of sending replaces
-        # this timestamp. Outputs only have timestamps of the batch: it is faster to test these as one array first.
+        # this timestamp. Each output has a timestamp of the batch. So `replace` first tests the batch's timestamps as
+        # one array: if all may stay, it need not test each output.
         outputs, replaced_timestamps = self._timestamps.replace(transformed.outputs, batch.timestamps)
         self._transactions.send(outputs)
         if rejects:

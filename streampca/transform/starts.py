@@ -190,14 +190,14 @@ def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: in
     if outputs is None:  # so it is unknown whether there are outputs
         return LastTransformed(offset=None, has_no_output=False)
     offset = _find_last_input_offset(outputs, topic_id)  # None: none of these outputs was made from this topic
-    is_log_complete = earliest_offset == 0  # otherwise, the log has lost its first outputs
+    is_log_complete = earliest_offset == 0  # a log that begins later has lost its first outputs
     return LastTransformed(offset, has_no_output=offset is None and is_log_complete)
 
 
 def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
-    """Return the offset of the last record that these outputs were made from, or None.
+    """Return the offset of the last input record that these outputs were made from; None if no output counts.
 
-    Outputs of a deleted topic of the same name do not count.
+    Outputs that were made from a deleted input topic of the same name do not count.
     """
     for output in reversed(outputs):
         origin = read_origin(output.headers)

@@ -103,7 +103,8 @@ def compare_offsets(
             committed_starts[partition] = offset
         else:  # the checkpoint of this commit is missing
             why_ahead_of_store[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
-    # If any checkpoint has reached its committed offset, the store is the group's. Otherwise, it is another store.
+    # If any checkpoint has reached its committed offset, the store is the group's. If checkpoints are missing, and none
+    # has reached its committed offset, it is another store.
     if why_ahead_of_store and not has_reached_any:
         raise ForeignStoreError(
             f"{list_causes(why_ahead_of_store)}: is the volume mounted, is it this group's store, or was it restored "

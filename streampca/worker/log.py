@@ -50,8 +50,8 @@ class WorkerLog(MemberLog):
     def _warn_of_clock(self, event: ModelPublished) -> None:
         """Warn once if a model with a half-life has learned records far ahead of this machine's clock.
 
-        A merge treats partitions that are ahead of the clock as if they were at the clock's time. So between such
-        partitions, the half-life has no effect: older messages should lose weight, but do not.
+        A merge treats partitions that are ahead of the clock as if they were at the clock's time. If two partitions are
+        ahead, the older one should lose weight against the newer one by the half-life, but loses none.
         """
         model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
@@ -80,7 +80,7 @@ class WorkerLog(MemberLog):
         """Log the last line: what was learned, and the offsets at which the next worker will resume."""
         saved_up_to = {}
         for number, partition in sorted(state.partitions.items()):
-            if partition.saved_up_to >= 0:  # otherwise nothing is saved
+            if partition.saved_up_to >= 0:  # a negative offset: nothing of the partition is saved
                 saved_up_to[str(number)] = partition.saved_up_to
         log.info(
             "worker ended",

@@ -178,9 +178,9 @@ class Worker(MemberLoop):
         """Return the event that reports a learned batch."""
         incomplete = 0
         odd_timestamps: list[int] = []  # outside 1990 to 2100
-        if self._config.fold.learning.impute:  # otherwise no vector has gaps
+        if self._config.fold.learning.impute:  # without this setting, no vector has gaps
             incomplete = int(find_incomplete_rows(batch.decoded.vectors).sum())
-        if self._config.fold.half_life_seconds:  # otherwise timestamps do not matter
+        if self._config.fold.half_life_seconds:  # without this setting, timestamps do not matter
             is_known = batch.timestamps >= 0  # -1: no timestamp
             odd_timestamps = find_odd_timestamps(batch.timestamps[is_known]).tolist()
         return events.BatchLearned(

@@ -228,12 +228,13 @@ class Restorer:
     def _find_reasons_not_to_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return {partition: reason} for the partitions that must not begin. None of `partitions` has a checkpoint.
+        """Return {partition: reason} for the partitions that must not begin. New `partitions` have no checkpoint.
 
-        `offsets` are those of the newest checkpoints, also of backfills, which have partition numbers of their own.
+        `offsets` are the offsets of the newest checkpoints of all partitions. They include backfills, which have
+        partition numbers of their own.
         """
-        # If the newest model contains a partition without a checkpoint, the checkpoint was lost. If the partition began
-        # anew, the next model would lack what was learned of the partition.
+        # If the newest model contains a partition without a checkpoint, the checkpoint was lost. Such a partition must
+        # not begin: the next model would lack what the newest model has learned of the partition.
         why_missing = find_missing_checkpoints(newest_model, offsets, self._topic.id)
         missing_backfills = [number for number in why_missing if is_backfill(number)]
         if self._start == "backfill" and missing_backfills:
