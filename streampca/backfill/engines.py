@@ -152,7 +152,10 @@ def on_spark(session: Any) -> Engine:
     """
 
     def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
-        """Fold the chunks by jobs, and yield their parts. If the caller stops earlier, running jobs are cancelled."""
+        """Fold each chunk in a job of Spark, and yield the parts: the folds of the chunks.
+
+        If the caller stops before the last part, running jobs are cancelled.
+        """
         context = session.sparkContext
         job_group = f"backfill {uuid4()}"
         chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)

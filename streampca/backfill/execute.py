@@ -78,10 +78,10 @@ class _StoredBackfill:
         self._checkpoints = Checkpoints(store, plan.topic)
         self._partition = backfill_partition(plan.number)
         self.folder = name_folder(plan.topic, self._partition)
-        self._parts_folder = f"{self.folder}/parts"
+        self._parts_folder = f"{self.folder}/parts"  # a part is the fold of a chunk, which is a piece of a file
         self._chunk_by_key = {_make_chunk_key(chunk, plan): chunk for chunk in chunks}
         all_keys = "".join(self._chunk_by_key)
-        # If a saved backfill has another digest, it has learned other files.
+        # If a saved backfill has another digest of the chunks' keys, it has learned other files or columns.
         self._sources_digest = hashlib.blake2b(all_keys.encode(), digest_size=16).hexdigest()
 
     def refuse_other_settings(self) -> None:

@@ -118,7 +118,8 @@ def split_into_slabs(X: Any, row_count: int | None = None) -> Iterator[Any]:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> NDArray[Any]:
     """Return the rows of X as a float array (n, d), with NaN for masked entries and null.
 
-    With `reset`, the estimator takes the features of X; otherwise features that differ from its own raise `ValueError`.
+    With `reset`, the estimator takes the features of X. Without `reset`, raises `ValueError` if the features of X are
+    not those of the estimator.
     """
     dtypes = [np.float64, np.float32]
     V: NDArray[Any] = validate_data(

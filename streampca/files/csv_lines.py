@@ -18,7 +18,7 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (code
 def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str]:
     """Yield the lines of a text after the first `skip` lines. Raises `ValueError`.
 
-    Without an encoding, the byte-order mark tells it, otherwise it is UTF-8.
+    If `encoding` is None, the byte-order mark tells the encoding. A text without this mark is UTF-8.
     """
     return islice(_decode_lines(file, encoding), skip, None)
 

@@ -32,11 +32,12 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         name: partial(_get_entry, name) for name in columns.other_columns
     }
     other_types: dict[str, str | None] = {}  # needed only by `streampca project`, which asks for all fields
-    # `options.other_columns` is True for all fields, False for none, or a list of the names.
+    # True asks for all other fields. If the option is a list, its names are already in `getter_by_column`.
     are_all_fields_wanted = options.other_columns is True
     if are_all_fields_wanted:
         # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
-        vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}  # outermost fields
+        # The outermost field of each path to numbers, such as `a` of the path `a.b`.
+        vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
         other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))
     return Rows(

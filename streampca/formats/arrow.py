@@ -179,7 +179,7 @@ def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts
     if keeps_texts:
         return arrow_type
     if types.is_map(arrow_type):
-        # The map does not keep its texts, so neither do its keys and items.
+        # A map that keeps its texts was returned above. In this map, the texts of keys and items become bytes.
         key_type = _type_with_bytes(arrow_type.key_type, except_in, keeps_texts=False)
         item_type = _type_with_bytes(arrow_type.item_type, except_in, keeps_texts=False)
         return pa.map_(key_type, item_type)

@@ -118,7 +118,7 @@ class _MessageReader:
     def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
         """Return the numbers of a Protobuf message.
 
-        If the message has d packed numbers, they are read directly; otherwise, through a tree of its fields.
+        If the message has d packed numbers, they are read directly. All other messages become a tree of fields first.
         """
         numbers = self._packed_reader.read(payload) if self._packed_reader else None
         if numbers is not None:
@@ -322,7 +322,7 @@ def _check_path(path: Path, root: Descriptor) -> None:
     message = field.message_type
     is_wrapper = message is not None and message.file.name == _WRAPPERS  # such as DoubleValue
     holds_numbers_or_bytes = field.cpp_type in _NUMBERS or field.type == FieldDescriptor.TYPE_BYTES
-    # A map, a Struct or a text may hold numbers at names that the schema does not have.
+    # A map, a Struct or a text (JSON) may have names that the schema does not list, and hold numbers under these names.
     may_lead_to_numbers = holds_numbers_or_bytes or is_wrapper or _may_hold_any_names(field)
     if not may_lead_to_numbers:
         hint = f", but {message.full_name}" if message else ""
@@ -333,8 +333,12 @@ def _check_path(path: Path, root: Descriptor) -> None:
 def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | None:
     """Return the field of repeated floats that holds all numbers of a vector, if they can be read at once; else None.
 
-    Numbers cannot be read at once in these cases: there are conditions or several paths; items are chosen, or spread
-    over several messages; the vector may be sparse or a tensor; the vector may be the placeholder of Debezium.
+    Numbers cannot be read at once in these cases:
+
+    - There are conditions or several paths.
+    - The path chooses items by a key, or the numbers are spread over several messages.
+    - The vector may be sparse or a tensor.
+    - The vector may be the placeholder that Debezium writes in place of an unchanged value.
     """
     if len(reader.paths) != 1 or reader.where:
         return None
@@ -436,10 +440,11 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
 def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files:
     """Return a copy of a schema in which texts and messages have the type bytes, unless they have a name to read.
 
-    Protobuf does not parse bytes. Otherwise, an unread text that is not UTF-8 would make the whole message invalid.
+    Protobuf does not parse bytes. If Protobuf parsed an unread text that is not UTF-8, the whole message would be
+    invalid.
     """
-    changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
-    for full_name, message in _message_types(changed).items():
+    changed_files = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    for full_name, message in _message_types(changed_files).items():
         is_map_entry = message.options.map_entry  # its key and value must stay
         if is_map_entry or full_name.startswith("google.protobuf."):
             continue
@@ -449,7 +454,7 @@ def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files
                 field.type = field.TYPE_BYTES
                 for attribute in ("type_name", "default_value", "options"):
                     field.ClearField(attribute)
-    return changed
+    return changed_files
 
 
 def _with_floats_as_bytes(files: Files, field: FieldDescriptor) -> Files:
@@ -457,12 +462,12 @@ def _with_floats_as_bytes(files: Files, field: FieldDescriptor) -> Files:
 
     On the wire, packed floats look like one item of bytes. So Protobuf returns the bytes of all floats at once.
     """
-    changed = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
-    message = _message_types(changed)[field.containing_type.full_name]
+    changed_files = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
+    message = _message_types(changed_files)[field.containing_type.full_name]
     changed_field = next(each for each in message.field if each.number == field.number)
     changed_field.type = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES
     changed_field.ClearField("options")  # such as `packed`, which is not allowed for bytes
-    return changed
+    return changed_files
 
 
 def _message_types(files: Files) -> dict[str, Any]:

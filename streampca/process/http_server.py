@@ -54,7 +54,8 @@ class KeepAliveConnection(H11Protocol):
 class ShortConnection(H11Protocol):
     """A connection that ends after `SHORT_CONNECTION_S` at the latest. At the limit of connections it ends at once.
 
-    Otherwise, clients could use up the file descriptors that the process needs for the store and for Kafka.
+    If connections could stay open, clients could use up the file descriptors that the process needs for the store and
+    for Kafka.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -76,8 +76,8 @@ def keep_freed_memory() -> None:
 def share_heap_between_threads() -> None:
     """Make all threads that start from now on use one heap of the C library (glibc).
 
-    Otherwise, each thread has its own heap, and keeps there what it has freed: four large requests at once took 80 MiB
-    more.
+    By default, each thread has a heap of its own, which retains the memory that the thread has freed: four large
+    requests at once took 80 MiB more.
     """
     _set_malloc_options({_M_ARENA_MAX: 1})
 
@@ -93,7 +93,7 @@ def _set_malloc_options(options: Mapping[int, int]) -> None:
 def open_standard_streams() -> None:
     """Open each standard stream that is closed.
 
-    Otherwise, the next file would get the stream's number, and libraries would print into this file.
+    If a stream stayed closed, the next file would get the stream's number, and libraries would print into this file.
     """
     # A new file gets the lowest free number.
     descriptor = os.open(os.devnull, os.O_RDWR)

@@ -41,8 +41,8 @@ class _Watch:
         alarm.renew(HANG_S)  # if this thread cannot run for so long, the alarm ends the process
         while not ended.wait(_CHECK_EVERY_S):
             alarm.renew(HANG_S)
-            # While the process is stopped, the system's clock goes on, and each thread would be overdue afterwards. So
-            # the running time is counted in checks.
+            # The running time is counted in checks. By the system's clock, which goes on while the process is stopped
+            # (SIGSTOP), each thread would be overdue after a long stop.
             self.running_time_s += _CHECK_EVERY_S
             if self._is_any_overdue():
                 os.write(_STDERR, b"Timeout: a loop hangs; the stacks of all threads:\n")

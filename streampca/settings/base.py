@@ -128,7 +128,7 @@ class Settings(BaseModel):
     ) -> list[str]:
         """Describe each wrong value, and each broken rule between the settings whose values are valid.
 
-        pydantic checks the rules, by `_check_rules`, only if all values are valid. Otherwise they are checked here.
+        If a value is wrong, pydantic does not check the rules (`_check_rules`), so they are checked here.
         """
         # Errors without a location ("loc") are of broken rules, which are found below.
         wrong_values: list[Mapping[str, Any]] = [details for details in error.errors() if details["loc"]]

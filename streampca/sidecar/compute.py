@@ -88,8 +88,8 @@ def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | N
     numbers_per_pair = 4 + (2 * longest_name) // 8
     numbers_per_count = numbers_per_pair * vector_count  # each vector of the request has `count` pairs
     if count * numbers_per_count > limits.numbers:
-        allowed = limits.numbers // numbers_per_count
-        raise too_large(f"the answer is too long: ask for at most {allowed} contributions", "numbers")
+        max_count = limits.numbers // numbers_per_count
+        raise too_large(f"the answer is too long: ask for at most {max_count} contributions", "numbers")
 
 
 def _project_request(published: PublishedModel, request: VectorsRequest, limits: Limits) -> Projected:

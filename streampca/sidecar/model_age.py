@@ -66,8 +66,8 @@ class ModelAge:
         reports = [report for report in self._statuses.all() if report.transform is None and report.state != "stopped"]
         earlier_times = self._report_time_by_worker
         self._report_time_by_worker = {report.name: report.updated_at for report in reports}
-        known = [report for report in reports if report.name in earlier_times]
-        return [report for report in known if report.updated_at != earlier_times[report.name]]
+        reports_of_known_workers = [report for report in reports if report.name in earlier_times]
+        return [report for report in reports_of_known_workers if report.updated_at != earlier_times[report.name]]
 
 
 def _has_learned_every_record(model: PublishedModel, workers: Sequence[ProcessStatus]) -> bool:

@@ -133,7 +133,7 @@ class ClientTransactions(Transactions, ABC):
         if time.monotonic() >= self._reread_configs_at:
             with contextlib.suppress(SourceError), self._open_admin(self._output_topic) as admin:
                 configs = admin.topic_configs()
-                if configs:  # otherwise the options are unknown
+                if configs:  # empty if a broker does not tell the options: keep the earlier options
                     self._configs = configs
             self._reread_configs_at = time.monotonic() + _REREAD_CONFIGS_AFTER_S
         return self._configs

@@ -128,8 +128,8 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
 def refuse_compacted_topic(settings: KafkaSettings, topic: str) -> bool:
     """Raise `SourceError` if a dead-letter topic is compacted, since compaction deletes dead letters.
 
-    Return False if it is unknown whether the topic is compacted, because the user lacks the right DescribeConfigs;
-    otherwise True.
+    Return True if brokers say that the topic is not compacted. Return False if it is unknown whether the topic is
+    compacted, because the user lacks the right DescribeConfigs.
     """
     with closing(create_admin(settings, topic)) as admin:
         configs = admin.topic_configs()

@@ -76,21 +76,22 @@ class ReadPositions:
         self._move_to_out_of_range(partition)
 
     def _move_to_out_of_range(self, partition: int) -> None:
-        if partition in self.by_partition:  # otherwise, reading was stopped already
+        if partition in self.by_partition:  # without a position, reading was stopped already
             self.out_of_range[partition] = self.by_partition.pop(partition).next
 
     def take_records(self, partition: int, records: Sequence[Record], fetched: Reached) -> Records | None:
         """Move a partition's position past new records, and return the event for them.
 
-        `fetched` is how far the client has fetched. Return None if nothing is new, or if the last record before the
-        position must first be compared with the log: in a truncated log, the new records do not follow this record.
+        `fetched` is how far the client has fetched. Return None if nothing is new. If the last record before the
+        position must be compared with the log, return None until the comparison has shown that the log was not
+        truncated: in a truncated log, the new records do not follow the last record.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:
             may_read_on = self._compare_last_record(partition, records, fetched)
             if not may_read_on:
                 return None
-            # Leave out the last record, which was fetched again only to be compared.
+            # Leave out the last record before the position, which was fetched again only to be compared.
             first_new = bisect.bisect_left(records, before.next, key=lambda record: record.offset)
             records = records[first_new:]
         after = _advance(before, records, fetched)

@@ -91,9 +91,9 @@ class Checkpoints:
         """Return the next offset of the newest checkpoint of each partition that has one."""
         offsets: dict[int, int] = {}
         for partition in self.partitions():
-            kept = self.offsets(partition)
-            if kept:
-                offsets[partition] = kept[-1]
+            offsets_of_partition = self.offsets(partition)  # empty if the partition's folder has no checkpoint
+            if offsets_of_partition:
+                offsets[partition] = offsets_of_partition[-1]
         return offsets
 
     def sizes(self, offsets: Mapping[int, int]) -> dict[int, int]:

@@ -210,8 +210,8 @@ class ModelCache:
         """Forget the models that the store has no more."""
         self.loader.forget_deleted(stored_versions)
         with self._lock:
-            deleted = self._other_versions.keys() - stored_versions
-            for version in deleted:
+            deleted_versions = self._other_versions.keys() - stored_versions
+            for version in deleted_versions:
                 del self._other_versions[version]
 
     def _read_and_keep(self, version: int) -> PublishedModel:

@@ -281,10 +281,11 @@ class ConfluentSource(ClientSource):
     def _on_lost(self, consumer: Consumer, lost: Sequence[TopicPartition]) -> None:
         """Let the next `poll` return `Lost`. The client calls this when the group has removed this member."""
         self._has_joined = False
-        # During a revocation, an event `Revoked` tells the worker to give these partitions up: add no second event.
+        # If a revocation has begun, `_on_revoke` has added the event `Revoked` for these partitions. The worker gives
+        # the partitions up because of `Revoked`, so it needs no event `Lost`.
         if not self._is_revoking:
             self._add_rebalance(Lost, lost)
-        self._is_revoking = False
+        self._is_revoking = False  # the next `poll` has no partitions to give up
 
 
 def _read_metadata(partition: TopicPartition) -> str:
