@@ -129,7 +129,7 @@ def test_a_certificate_that_is_not_trusted_has_another_remedy_than_a_port_withou
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
 
-    with pytest.raises(SidecarError, match="self-signed certificate; SSL_CERT_FILE names"):
+    with pytest.raises(SidecarError, match="self-signed certificate; set SSL_CERT_FILE to a file with"):
         call(Client, "https://a", "model", options={"transport": httpx.MockTransport(refuse), "retry_s": 0.0})
 
 

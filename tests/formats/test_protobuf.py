@@ -99,7 +99,7 @@ def test_protobuf_indexes_select_the_message_type() -> None:
 @pytest.mark.parametrize(
     ("indexes", "words"),
     [
-        (b"", "ends within"), (b"\x02", "ends within"), (b"\x80", "ends within"), (b"\xff" * 200, "ends within"),
+        (b"", "have no end"), (b"\x02", "have no end"), (b"\x80", "have no end"), (b"\xff" * 200, "have no end"),
         (b"\x01", "negative"), (b"\x02\x01", "negative"), (b"\x02\x08", "no such message"),
         (b"\x04\x02\x06", "no such message"), (b"\x7f", "negative"),
     ],
