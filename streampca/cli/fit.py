@@ -138,7 +138,8 @@ def _make_published_model(
     """Make the model that `fit` writes to its output file.
 
     `fit --start-from` can continue from this model. For that, the model also has the covariance; if the state does not
-    keep the covariance, the axes. In `known`, it has how often each entry of vectors, or pair of entries, was known.
+    keep the covariance, the axes. `known` has the share of the weight for which each entry, or each pair of entries,
+    has been known.
     """
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
     covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)

@@ -33,8 +33,8 @@ def run(settings: TransformSettings) -> None:
         metrics,
         transform_log,
         log_fields,
-        # Called when commits fail: it tells whether brokers would accept a commit from a new client. If so, a restart
-        # would help, and the process reports that it is unhealthy.
+        # Called if commits stop because brokers do not answer: would they accept a commit from a new client? If so, a
+        # restart would help, and the process reports that it is unhealthy.
         can_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=0.0,  # each transaction is committed within a second
         output_topic=settings.output_topic,

@@ -180,7 +180,7 @@ class TransformStart(MemberStart):
             is_plug_in = load_format_of_plug_in(settings.output_format) is not None
             if is_plug_in:  # a plug-in's writer may be wrong, so it encodes a trial before any output is sent
                 check_writer(writer, layout)
-            # If a record may hold several vectors, each field of an output is a list, even for a single vector.
+            # If every value is a batch of vectors, each field of an output is a list, even for a single vector.
             self.packer = RecordPacker(writer, always_lists=self.codec.is_batch)
         return f"outputs can be written as {settings.output_format}"
 

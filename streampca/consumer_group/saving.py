@@ -71,9 +71,7 @@ class Saving(NamedTuple):
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
                 # A save has succeeded: brokers answer the member's client, so what a new client gets does not matter.
                 return self._replace(failures={}, was_new_client_answered=False)
-            case TransactionEnded(cause=cause):  # it was not committed
-                return self._replace(failures=_add_failure(self.failures, "transaction", cause))
-            case RestoreFailed(cause=cause):
+            case TransactionEnded(cause=cause) | RestoreFailed(cause=cause):  # not committed
                 # Transform restores its partitions after a failed transaction, before the next one begins. So a failed
                 # restore counts as a failure of the step "transaction".
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))

@@ -138,7 +138,7 @@ def replace_missing(estimator: Any, V: NDArray[Any], config: LearningConfig) -> 
     is_missing = np.isnan(with_gaps)
     if estimator.missing != "impute" and is_missing.any():
         number = V[is_missing][0]
-        entry = "NaN" if np.isnan(number) else f"{number}, one of missing_values"
+        entry = "NaN" if np.isnan(number) else f"{number!s}, one of missing_values"
         raise ValueError(f'Input X contains {entry}: {type(estimator).__name__} fills it with missing="impute"')
     return with_gaps
 

@@ -201,8 +201,8 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 
     1. Several paths are dimensions if d of them are given, even if they lead to arrays: with d = 2,
        {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
-    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, or d is not known yet, or
-       if the model has names: then only the paths with these names will be read.
+    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, or if d is not known yet.
+       If the model has names, there may be more paths: only the paths with names of the model will be read.
 
     In other cases, the result is None. For example, the only path may lead to an array that is the whole vector.
     """
@@ -223,7 +223,7 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, Any]:
     """Return the columns to read if there is no `--field`, each with its value in the row. Raises `InputError`.
 
-    1. {} if the row is an array or a text, which has no columns.
+    1. {} if the row is a text, or an array without objects: it has no columns.
     2. The learned dimensions, if all their columns are in the row, or with `impute`, if any of them is.
     3. Otherwise all columns. Each must hold a number; only a single column may hold arrays instead.
     """
@@ -311,8 +311,8 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
 def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
     """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
-    `choose_columns` has replaced the patterns for columns and their nested fields by names. A pattern remains if it
-    leads into a map or a JSON text, whose names are not known before the rows are read.
+    `choose_columns` has replaced the patterns for columns and their nested fields by names. A pattern remains if
+    the first row showed no names: Arrow's schema has none of a map or a JSON text, and a cell of CSV may be empty.
     """
     for path_to_number in columns.paths:
         steps_in_column = path_to_number[1:]

@@ -45,8 +45,8 @@ def _rows_of_parsed_cells(
 ) -> Rows:  # fmt: skip
     """Open a CSV file whose cells hold several numbers.
 
-    `first_values` are the values in the first row, by column. From these values and the `provisional_columns`, d is
-    found, and then the columns are chosen again.
+    `first_values` are the values, by column, of the first row that has a number; {} if no row has one. From these
+    values and the `provisional_columns`, d is found, and then the columns are chosen again.
     """
     # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
     columns_without_conditions = provisional_columns._replace(where=())

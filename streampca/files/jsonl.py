@@ -36,7 +36,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     are_all_fields_wanted = options.other_columns is True
     if are_all_fields_wanted:
         # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
-        # The outermost field of each path to numbers, such as `a` of the path `a.b`.
+        # `vector_fields` are the outermost fields of the paths to numbers, such as `a` of the path `a.b`.
         vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
         other_types = _find_types(_get_other_fields(vector_fields, layout.first_row))

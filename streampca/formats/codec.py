@@ -173,7 +173,7 @@ class Codec:
         """Return some entries of each vector in a value, if the type of its numbers is uncertain.
 
         The entries have this type, and show whether the type may be right. The type is uncertain if the reader has
-        guessed it, or if only the setting `format` names it. If the value names the type, returns no samples.
+        guessed it, or if the reader's `dtype_to_check` names it. Otherwise, returns no samples.
         """
         numbers_or_guess = self._reader.read(value)
         if isinstance(numbers_or_guess, GuessedNumbers):
@@ -181,7 +181,7 @@ class Codec:
             uncertain_dtype: str | None = numbers_or_guess.dtype
         else:
             data = numbers_or_guess
-            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`; None if the value names the type
+            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`, if it must be checked
         if uncertain_dtype is None:
             return []
         # The reader returns all numbers in the type `dtype`. Convert them back to the type in which they were read.
@@ -208,7 +208,7 @@ class Codec:
         Also return how many values were decoded.
         """
         if self._are_raw_vectors(values):
-            # Each value is the bytes of one vector. All are decoded, because the vectors are no larger than the values.
+            # Each value is the bytes of one vector. All are decoded: a vector has at most four times as many bytes.
             one_each = np.ones(len(values), np.int64)
             read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
         else:

@@ -67,8 +67,8 @@ class CsvReader(Reader):
     def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
         """Return the numbers in the cells of a line. If a condition of `where` is not met, raises `VectorError`.
 
-        Cells that `field` names may hold JSON or arrays of numbers. All other cells hold one number each. A condition
-        compares a whole cell, as `2=C` does, or an entry of the JSON in a cell, as `2.unit=C` does.
+        Cells that `field` names may hold JSON or arrays of numbers. Without `field`, each cell holds one number. A
+        condition compares a whole cell, as `2=C` does, or an entry of the JSON in a cell, as `2.unit=C` does.
         """
         _refuse_unmet(self._conditions_on_cells, cells)
         chosen = self._choose_cells(cells)

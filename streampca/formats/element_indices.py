@@ -182,7 +182,7 @@ class ElementIndices:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
             decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        # For the warning. If `field` is "sensors.value", this is {"sensors": [".value"]}.
+        # For the warning, which names the paths of `field` that read moved elements: {"sensors": [".value"]}.
         decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]
         return decoded

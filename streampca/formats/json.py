@@ -82,7 +82,7 @@ def _contents_in_documents(field: NDArray[Any], bounds: list[tuple[int, int]] | 
     row. So a document has only the first row of such a field.
     """
     rows: list[Any] = field.tolist()
-    has_texts = isinstance(rows[0], str)
+    has_texts = len(rows) > 0 and isinstance(rows[0], str)
     # A field of objects holds texts, or arrays of texts on two axes, or bytes.
     are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not has_texts
     if bounds is None:

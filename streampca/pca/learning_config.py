@@ -9,7 +9,7 @@ from streampca.pca.blocked import ritz
 
 LARGEST_COVARIANCE = 768  # dimensions up to which Σ is kept
 F_COLUMNS_WITH_COVARIANCE = 10  # columns of F if Σ is kept; measured, see docs/mathematics.md
-FEWEST_F_COLUMNS_WITHOUT_COVARIANCE = 40  # if Σ is not kept, F has these columns and more; measured, see there
+BASE_F_COLUMNS_WITHOUT_COVARIANCE = 40  # if Σ is not kept, F has these columns and more; measured, see there
 YOUNG_WEIGHT = 4096  # messages after the first block: a younger stream needs the latest axes more than speed
 OLD_WEIGHT = 2**15  # number of messages from which a stream may have the longest blocks
 SHORT_BLOCK = 256  # messages in a block of a young stream
@@ -59,7 +59,7 @@ class LearningConfig:
     @property
     def _f_columns_without_covariance(self) -> int:
         """The number of columns of F if Σ is not kept; measured."""
-        return FEWEST_F_COLUMNS_WITHOUT_COVARIANCE + max(10, 3 * self.components // 5)
+        return BASE_F_COLUMNS_WITHOUT_COVARIANCE + max(10, 3 * self.components // 5)
 
     @property
     def limits(self) -> ritz.Limits:

@@ -67,14 +67,14 @@ class PooledRows(NamedTuple):
         """Convert the covariance of D(v − m) to that of D′(v − m). D is `self.scale`, and D′ is `scale`.
 
         Each entry of a row is multiplied by D′/D. `variance_outside` is one number for all directions, so it is
-        multiplied by the median of the squared factors. Streams that are not standardised have no D: nothing changes.
+        multiplied by the median of (D′/D)². If either scale is None, the stream is not standardised: nothing changes.
         """
         if scale is None or self.scale is None:
             return self
-        factors = np.asarray(scale / self.scale)
+        ratios = np.asarray(scale / self.scale)  # D′/D
         return PooledRows(
-            parts=[_ScaledRows(part.factor, part.rows * factors) for part in self.parts],
-            variance_outside=self.variance_outside * compute_variance_factor(factors),
+            parts=[_ScaledRows(part.factor, part.rows * ratios) for part in self.parts],
+            variance_outside=self.variance_outside * compute_variance_factor(ratios),
             scale=scale,
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 from streampca.pca import axes, missing
 from streampca.pca.arrays import limit_correlations
 from streampca.pca.blocked import triangle
-from streampca.pca.learning_config import FEWEST_F_COLUMNS_WITHOUT_COVARIANCE
+from streampca.pca.learning_config import BASE_F_COLUMNS_WITHOUT_COVARIANCE
 from streampca.pca.pooled_moments import pool_moments
 from streampca.pca.pooled_rows import MOST_SVD_ROWS, PooledRows
 from streampca.pca.scaling import rescale
@@ -37,11 +37,10 @@ class PooledCovariance:
         each axis of each state, and for each difference between means. When R has more rows than a limit, the rows are
         replaced by their leading axes. The limit is at least `min_row_limit`.
         """
-        self._axes_kept = max(columns, FEWEST_F_COLUMNS_WITHOUT_COVARIANCE)  # number of axes that replace the rows
+        self._axes_kept = max(columns, BASE_F_COLUMNS_WITHOUT_COVARIANCE)  # number of axes that replace the rows
         self._row_limit = max(2 * self._axes_kept, min_row_limit)
         self._moments = State.empty(0)  # the pooled moments; its axes and its scale are not used
-        self._rows = PooledRows.of(self._moments)  # R; not used if the states keep Σ
-        self._is_standardised = False  # set by the first state that is added
+        self._rows = PooledRows.of(self._moments)  # R; if the states keep Σ, only its scale is used
         self._holds_several_states = False
 
     @property
@@ -69,7 +68,6 @@ class PooledCovariance:
         if is_first:
             moments = state
             self._rows = PooledRows.of(state)
-            self._is_standardised = state.scale is not None
         else:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
@@ -113,7 +111,7 @@ class PooledCovariance:
            is kept, `state.C` stays empty: the axes can be computed from Σ.
         """
         state = replace(moments, C=np.zeros((len(moments.mean), 0)))  # no axes
-        if self._is_standardised:  # 1.
+        if self._rows.scale is not None:  # 1. The streams are standardised.
             state, _ = rescale(state, state.entry_variances)
         if state.covariance is not None:
             return state

@@ -159,10 +159,11 @@ def _split_into_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Matc
 def name_paths(paths: Sequence[Path]) -> tuple[str, ...]:
     """Return a name for each path: the first of its possible names that is not a possible name of another path.
 
-    For example, a.x and b.y are named x and y, but a.x and b.x keep these names.
+    For example, a.x and b.y are named x and y, but a.x and b.x keep these names. If a path has no such name, its name
+    is the whole path.
     """
     possible_names_of_paths = [_list_possible_names(get_steps(path)) for path in paths]
-    path_count_by_name = Counter(chain.from_iterable(possible_names_of_paths))  # of the paths that may have the name
+    path_count_by_name = Counter(chain.from_iterable(possible_names_of_paths))  # how many paths could have each name
     names = []
     for possible_names in possible_names_of_paths:
         unique_names = [name for name in possible_names if path_count_by_name[name] == 1]

@@ -338,5 +338,5 @@ def _describe_refused_entry(entry: np.floating[Any], *, is_missing: bool) -> str
     """Describe an entry in an error: it is infinite, or it is missing although the model allows no missing entries."""
     if not is_missing:
         return str(entry)
-    kind = "null or NaN" if np.isnan(entry) else f"{entry}, one of missing_values"
+    kind = "null or NaN" if np.isnan(entry) else f"{entry!s}, one of missing_values"
     return f"{kind} (this model was learned with missing=refuse)"

@@ -177,7 +177,7 @@ class ClientSource(Source, ABC):
     def _take_rebalance_event(self) -> Event:
         """Return the next event of a rebalance. Afterwards, no partition is read until the caller seeks."""
         event = self._rebalances.pop(0)
-        self._connection.last_failure = ""  # a rebalance shows that brokers answer again
+        self._connection.last_failure = ""  # it was noted before this rebalance
         self._positions = ReadPositions()  # empty: no records are returned until the caller seeks
         if isinstance(event, Assigned):
             self._assigned = event.partitions  # all partitions of this member, which has given up its earlier ones
@@ -198,7 +198,7 @@ class ClientSource(Source, ABC):
             earliest, end = offset_range
             log_holds_position = earliest <= position <= end
             # The last record that was read, if comparing it with the log can still tell whether the log was truncated.
-            # None if this record is unknown, or if a comparison has found another record in its place.
+            # None if this record is unknown, or if the client or a comparison has found that the log was truncated.
             last_to_compare = self._positions.records_to_compare.get(partition)
             if position == EARLIEST:
                 # The earliest record was deleted before the client fetched it: seek to the record that is earliest now.
@@ -210,8 +210,8 @@ class ClientSource(Source, ABC):
             else:
                 diverged: int | None = None  # for a log that begins after the position, or ends before it
                 if log_holds_position:
-                    # A broker has not found the position, but the log holds it now. Since there is no record to
-                    # compare, the log counts as truncated and grown again: another record is before the position.
+                    # The log holds the position now, and there is no record to compare: the log was truncated, or
+                    # counts as truncated, and has grown again. Another record is before the position.
                     diverged = position - 1
                 self._positions.stop(partition)
                 events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))

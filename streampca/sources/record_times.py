@@ -158,8 +158,8 @@ class TimestampReplacer:
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    is_dead_letter = timestamp_ms < 0  # negative: the time of sending, which only dead letters are sent with
-    original_ms = read_timestamp_of_rejected(headers) if is_dead_letter else timestamp_ms
+    has_time_of_sending = timestamp_ms < 0  # of a dead letter, or of a replay's note, which has no original timestamp
+    original_ms = read_timestamp_of_rejected(headers) if has_time_of_sending else timestamp_ms
     return topic, partition, value, key, headers, original_ms
 
 

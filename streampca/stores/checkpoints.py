@@ -220,7 +220,7 @@ class Checkpoints:
         newest_known = self._memory.newest_known.get(partition)  # None: no checkpoint of the partition is known
         if newest_known is not None and newest_known in existing_offsets:
             return
-        if self.is_same_store():  # only the checkpoint is gone: a user has deleted it
+        if self.is_same_store():  # no checkpoint was known yet, or a user has deleted it
             return
         name = partition_name(partition)
         lost_files = f"this store's own {identity.NAME}"  # now another store's identity is there, or none

@@ -53,7 +53,7 @@ class DirectoryStore(Store):
         self.root = Path(root).absolute()  # since the relative path "." has no parent
         self.location = str(self.root)
         self._listed_folders: set[Path] = set()  # folders that this process has listed
-        self._created_folders: set[Path] = set()  # folders that this process has created
+        self._created_folders: set[Path] = set()  # that this process has created, or found and flushed
         self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
 
     def write(self, name: str, data: bytes) -> None:
@@ -160,7 +160,7 @@ class DirectoryStore(Store):
         return is_in_store or folder in self._created_folders
 
     def _raise_if_store_is_gone(self, folder: Path) -> None:
-        """Raise `StoreError` if all of the store has disappeared with `folder`, as if its volume were not mounted."""
+        """Raise `StoreError` if the whole store is gone, not only `folder`: its volume is probably not mounted."""
         if not self.root.is_dir() or not any(self.root.iterdir()):
             raise StoreError(
                 f"cannot write to {folder}, which is gone, as is all else in {self.root}: mount its volume again, or "

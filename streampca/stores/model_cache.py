@@ -65,14 +65,14 @@ class ModelCache:
         self.current: PublishedModel | None = None
         self.current_since = 0.0  # by the clock
         self.pinned: Collection[int] = ()
-        # Models that were requested, except the one in use, by version; the most recently requested last.
+        # By version, the models in memory besides the one in use: pinned or requested. The latest requested is last.
         self._other_versions: OrderedDict[int, PublishedModel] = OrderedDict()
         self._lock = threading.Lock()  # protects _other_versions
+        self.failures: Counter[str] = self.loader.failures  # how many polls and loads have failed, by cause
         # What the last poll has found:
         self.store_error: str | None = None  # why the store could not be read; None if it was read
         self._location_of_missing_store: str | None = None  # None if the store exists
         self._other_topics_hint = ""  # added to the error "no model": names other topics that have models
-        self.failures: Counter[str] = self.loader.failures  # how many polls and loads have failed, by cause
         self._stop = threading.Event()
         self._poller: threading.Thread | None = None
 
@@ -229,7 +229,7 @@ class ModelCache:
         return model
 
     def _keep_in_memory(self, model: PublishedModel) -> None:
-        """Keep in memory a model that was requested, besides the one in use, and call `on_load` with it.
+        """Keep in memory a model besides the one in use, and call `on_load` with it.
 
         Of the versions that are not pinned, only the most recently requested ones stay.
         """

@@ -80,7 +80,7 @@ class Models:
                 gone_count += 1
             except DamagedFileError as error:
                 log.error("model damaged, falling back", version=version, error=str(error))
-            except (StoreBusyError, NewerFormatError):  # an older model would not help
+            except (StoreBusyError, NewerFormatError):  # a retry helps, or an upgrade of this process
                 raise
             except (StoreError, EarlierFormatError) as error:  # for example, the object was moved to an archive
                 log.error("model unreadable, falling back", version=version, error=str(error))

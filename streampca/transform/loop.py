@@ -151,7 +151,7 @@ class Transformer(MemberLoop):
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
-                self._in_flight.finish(event.partition)  # first write the records before the lost ones
+                self._in_flight.finish(event.partition)  # writes the records of lower offsets first
                 self._require_same_topic()  # if the topic was created again, no records are lost
                 self._assignment.skip_lost_records(event)
 

@@ -119,7 +119,7 @@ class Checkpointer:
         self._is_restoring = False
         self._running_save: Future[SaveResult] | None = None
         self._publish_schedule = PublishSchedule()
-        # By partition: why it was missing from the last merge. While a partition is missing, no model is published.
+        # By partition: why models waited for it at the last publication. While one is missing, no model is published.
         self._why_missing_in_merge: Mapping[int, str] = {}
         self._missing_in_last_report: Collection[int] = set()  # partitions of the last event `PartitionsMissing`
 
@@ -229,7 +229,7 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # For each partition that the merge lacked, the reason. {}: no partition was missing. None: nothing was merged.
+        # Why models wait for partitions, by partition. {}: for none. None: no publication was tried, or it failed.
         why_missing = result.why_missing_in_merge
         if why_missing is not None and why_missing != self._why_missing_in_merge:
             self._why_missing_in_merge = why_missing
@@ -246,7 +246,10 @@ class Checkpointer:
         self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
 
     def _report_missing(self) -> None:
-        """Report the partitions that models or this worker lack, unless the last report named the same partitions."""
+        """Report the missing partitions, if they have changed since the last report; none, if all are there again.
+
+        A partition is missing if the last merge lacked it, or if this worker could not restore it.
+        """
         why_missing = {**self._why_missing_in_merge, **self._assigned.why_unrestored}
         if why_missing.keys() != self._missing_in_last_report:
             self._missing_in_last_report = why_missing.keys()

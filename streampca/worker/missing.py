@@ -51,10 +51,10 @@ def refuse_missing(checkpoints: Checkpoints, models: Models, committed: Mapping[
     """
     stored = checkpoints.snapshot()
     offsets = stored.newest_offsets()
-    # 1. A checkpoint that is only older than the model does not count: its worker learns the later records again.
-    why_missing_by_model = find_missing_checkpoints(models.newest(), offsets, topic_id)
-    why_no_checkpoint = {p: why for p, why in why_missing_by_model.items() if p not in offsets}
-    # 2. This also finds new partitions, which may be in no model yet.
+    # 1. Checkpoints that are only older than the model are not missing: a worker learns the later records again.
+    why_missing_or_old = find_missing_checkpoints(models.newest(), offsets, topic_id)
+    why_no_checkpoint = {p: why for p, why in why_missing_or_old.items() if p not in offsets}
+    # 2. A new partition may be in no model yet. A committed offset shows that it had a checkpoint.
     why_group_is_ahead = compare_offsets(checkpoints.topic, offsets, committed).why_ahead_of_store
     why_missing = why_group_is_ahead | why_no_checkpoint
     if why_missing:

@@ -92,7 +92,7 @@ class Restorer:
         """Check the store, load the checkpoints, then begin new partitions. Yield folds as soon as they are restored.
 
         At last, note in `AssignedFolds` why partitions could not be restored. Raises `StoreError` if the store cannot
-        be listed. If the store fails later, raises `StoreError` only if this worker then has no partition to work on.
+        be listed. If the store fails later, raises `StoreError` only if no partition is restored and none is new.
         Also raises `TimeoutError` or `ForeignStoreError`.
         """
         comparison = yield from self._compare_store(partitions)
@@ -110,15 +110,14 @@ class Restorer:
         if new:
             yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
-        has_usable_partition = bool(self._assigned.saved or new)  # `saved`: the folds that are restored
-        if self._store_errors and not has_usable_partition:
+        if self._store_errors and not self._assigned.saved and not new:
             raise self._store_errors[0]
 
     def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
         """Compare the store with the offsets of the group, and return the comparison.
 
-        Before the first restore, also read the id of the topic and, if the settings do not name the dimensions, take
-        their names from a backfill.
+        While no partition is restored, also read the id of the topic and, if the settings do not name the dimensions,
+        take their names from a backfill.
         """
         has_restored_none = not self._assigned.saved
         if has_restored_none:
@@ -203,7 +202,8 @@ class Restorer:
         """Begin new partitions, which have no checkpoint, and yield their empty folds.
 
         The setting `start` says at which offsets they begin. At most 64 partitions begin at a time, since the loop does
-        not poll meanwhile. Partitions that do not begin in this attempt are noted in `self._failures`.
+        not poll meanwhile. Partitions that fail are noted in `self._failures`. If the start of one cannot be saved, the
+        later ones wait for the next attempt.
         """
         try:
             newest_model = yield from self._run_in_thread(self._models.newest)

@@ -25,7 +25,7 @@ class SaveResult:
 
     events: list[CheckpointSaved | CheckpointPostponed | ModelPublished | PublishFailed] = field(default_factory=list)
     error: StreampcaError | None = None  # that ended the save, if a retry cannot help
-    # For each partition that the merge lacked, the reason; {}: no partition was missing; None: nothing was merged.
+    # Why models wait for partitions, by partition; {}: for none; None: unknown, no publication was tried or it failed.
     why_missing_in_merge: Mapping[int, str] | None = None
 
 
@@ -65,7 +65,7 @@ class CheckpointWriter:
     ) -> SaveResult:
         """Do a save in the writer's thread. A `StreampcaError` is not raised, but is noted in the result.
 
-        `saved_before` are this worker's checkpoints that an earlier save has written, and that have not changed since.
+        `saved_before` are this worker's checkpoints as they are on disk, without those in `checkpoints`.
         """
         result = SaveResult()
         try:

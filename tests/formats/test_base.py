@@ -132,6 +132,13 @@ OTHERS: Fields = {
 }
 
 
+@pytest.mark.parametrize("of_vectors", [None, np.zeros(0, np.int64)])
+def test_json_of_fields_without_rows_is_no_document(of_vectors: Any) -> None:
+    """A chunk of a file may hold only rows that are skipped."""
+    fields = {name: rows[:0] for name, rows in OTHERS.items()} | {"v": np.zeros((0, 3))}
+    assert writer_of("json").write(fields, of_vectors) == []
+
+
 @pytest.mark.parametrize("order", [list(OTHERS), ["names"]])
 @pytest.mark.parametrize(("kind", "read"), [("avro", of_avro), ("protobuf", of_protobuf)])
 def test_libraries_read_whole_numbers_texts_and_bytes(

@@ -45,7 +45,8 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
 
         max(LARGEST_SHARE · known_share · (weight of earlier messages), SMALLEST_REACH) / (1 − κ)
 
-    `known_share` is below 1 if an entry of the block was known for only this share of the state's weight.
+    Without centring, it is not divided by 1 − κ. `known_share` is below 1 if an entry of the block was known for only
+    this share of the state's weight.
     """
     return _compute_weights(
         weight=state.weight,
