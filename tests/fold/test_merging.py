@@ -57,8 +57,9 @@ def test_a_model_has_the_names_of_its_partitions_which_must_agree() -> None:
     for of_partitions, config in [(["", "abcde", ""], CONFIG), (["abcde", ""], named), ([""], named)]:
         assert merged(*of_partitions, config=config).names == list("abcde")
     for other in ("edcba", "abcdx"):
-        both = f"e by the settings or another checkpoint, but {', '.join(other)} by the checkpoint of partition 1"
-        assert both in refusal(SettingsError, merged, "abcde", other)
+        text = refusal(SettingsError, merged, "abcde", other)
+        assert "named a, b, c, d, e by the settings or another checkpoint, but " in text
+        assert f", but {', '.join(other)} by the checkpoint of partition 1" in text
     alone = MergedFold.from_fold(make_fold(vectors(40), named), named)
     assert alone.make_published_model(named, PastScores.empty(), 0.0).names == named.names
 

@@ -1,5 +1,6 @@
 """Protobuf: values of its own library are decoded bit for bit; a schema's fault is no fault of the machine."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +127,8 @@ def test_a_condition_on_a_single_message_is_refused_as_in_json(unit: str) -> Non
     """Only elements of an array can be chosen: the numbers must not be read as if there were no condition."""
     value = protobuf(reading(step={"deep": {"v": ROW, "unit": "m"}}))
     assert_rejected(readings(f"step.deep[unit={unit}].v").decode([value]), "undecodable", "no field")
+    in_json = json.dumps({"step": {"deep": {"v": ROW, "unit": "m"}}}).encode()
+    assert_rejected(codec("json", f"step.deep[unit={unit}].v").decode([in_json]), "undecodable", "no field")
 
 
 def test_a_repeated_message_without_elements_has_no_vector() -> None:
