@@ -137,9 +137,15 @@ def group_of(broker: BrokerClient, load: Load, client: str, **settings: Any) -> 
 
 
 def owned(worker: WorkerProcess) -> set[int]:
-    """The partitions that a worker was assigned last, by its log."""
-    assigned = [event["read_from"] for event in worker.events() if event["event"] == "partitions assigned"]
-    return {int(partition) for partition in assigned[-1]} if assigned else set()
+    """The partitions that a worker reads, by its log, which names them one by one if they are restored one by one."""
+    partitions = set[int]()
+    for event in worker.events():
+        match event["event"]:
+            case "partitions assigned":
+                partitions |= {int(partition) for partition in event["read_from"]}
+            case "partitions revoked" | "partitions lost":
+                partitions -= set(event["partitions"])
+    return partitions
 
 
 def rate_of(logs: Iterable[Path], series: str, count: int) -> float:
