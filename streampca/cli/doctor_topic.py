@@ -10,7 +10,7 @@ import numpy as np
 
 from streampca.cli.doctor_options import check_output_keys, compare_largest_record_sizes, read_configs
 from streampca.cli.member_start import MemberStart
-from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
+from streampca.consumer_group.policy import RECORDS_TO_JUDGE_SETTINGS, explain_all_skipped
 from streampca.consumer_group.step import Step
 from streampca.errors import BadRecordError, SourceError
 from streampca.fold.dominance import describe_dominant_variance
@@ -244,7 +244,7 @@ class TopicChecks:
         bounds = self._find_bounds_with_records()
         if not bounds:
             return "the topic is empty"
-        newest = self.reader.read_newest(bounds, count=SUSPICIOUS_RUN)  # enough to judge the settings by
+        newest = self.reader.read_newest(bounds, count=RECORDS_TO_JUDGE_SETTINGS)
         if not newest:
             return "no record received in time; an open transaction may block them"
         newest.reverse()  # now the newest comes first
@@ -304,6 +304,6 @@ class TopicChecks:
         Raises `BadRecordError` if there are so many that a setting is probably wrong.
         """
         finding = f"none of the newest {count} records has a vector: {explain_all_skipped(reason)}"
-        if count >= SUSPICIOUS_RUN:
+        if count >= RECORDS_TO_JUDGE_SETTINGS:
             raise BadRecordError(finding)
         return finding

@@ -36,7 +36,7 @@ class Progress(Protocol):
         """The last record before the position; None if it is not known."""
 
     @property
-    def is_first_start(self) -> bool:
+    def has_handled_none(self) -> bool:
         """Whether no record of the partition was learned, written or rejected yet."""
 
     def skip(self, position: int, lost_from: int) -> Self:
@@ -77,7 +77,8 @@ class Assignment(Generic[P]):
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
         # A store is foreign if the group's workers have saved to another store. A network folder may show old contents
-        # for a minute, so a foreign store is only reported until this countdown is over. None: nothing was retried yet.
+        # for a minute, so a foreign store is only reported until this countdown is over. It is created when an attempt
+        # to restore is retried for the first time; None before.
         self._foreign_store_countdown: Countdown | None = None
         self._must_refuse_foreign_store = False  # True once the countdown is over: `ForeignStoreError` ends the member
         self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
@@ -97,7 +98,7 @@ class Assignment(Generic[P]):
         self._notify(events.RestoreBegun(len(partitions)))
         self._add_to_restore(partitions)
         self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
-        self._do_restore_step(self._restore_attempt)
+        self._do_restore_step()
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
@@ -116,11 +117,11 @@ class Assignment(Generic[P]):
 
     def resume(self, partitions: Collection[int]) -> None:
         """Begin or resume reading partitions from their positions on."""
-        # The source reads from the positions again. If no record of a partition was handled yet, the check of its first
-        # records begins anew. Other partitions need no check.
+        # End the running checks of first records, since these records are read again. A partition of which no record
+        # was handled yet gets a new check; the other partitions need none.
         self._first_records.forget(partitions)
-        without_handled_records = [partition for partition in partitions if self.progress[partition].is_first_start]
-        self._first_records.begin_checks(without_handled_records)
+        to_check = [partition for partition in partitions if self.progress[partition].has_handled_none]
+        self._first_records.begin_checks(to_check)
         self._seek(partitions)
 
     def decode(self, records: Records, handle: Callable[[Vectors], object]) -> None:
@@ -191,19 +192,19 @@ class Assignment(Generic[P]):
         our_position = self.progress[event.partition].position
         # 1. The position is -1 if no record was read. First records that are held back were read, but not handled.
         has_handled_none = our_position < 0 or self._first_records.holds_back(event.partition)
-        # 2. The source has asked for the record at `event.position`, which was deleted. Our position is later, and its
-        # record is still there.
+        # 2. The source reports `event.position`, which the log no longer holds. If our position is later, and the log
+        # still holds it, all deleted records are before our position.
         has_deleted_only_earlier_records = event.position < event.earliest <= our_position
         return has_handled_none or has_deleted_only_earlier_records
 
     def retry_when_due(self, now: float) -> None:
-        """Continue to restore partitions, and read paused partitions and held-back records again when it is time.
+        """Continue to restore partitions. When it is time, read again the records that could not be handled.
 
         Raises `ForeignStoreError` if the store is still another group's after a minute of retries.
         """
-        self._continue_restore(now)
-        self._resume_undecoded(now)
-        partitions_to_reread = self._first_records.take_due(now)  # their first records need not be held back any more
+        self._continue_restore(now)  # raises `ForeignStoreError`
+        self._resume_undecoded(now)  # partitions that were paused, since their records could not be decoded
+        partitions_to_reread = self._first_records.take_due(now)  # their first records were held back until now
         if partitions_to_reread:
             self._seek(partitions_to_reread)
 
@@ -227,15 +228,17 @@ class Assignment(Generic[P]):
     def _continue_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time.
 
-        For the first minute of such retries, a foreign store is only reported. Then raises `ForeignStoreError`.
+        A store is foreign if the group's workers have saved to another store. For the first minute of retries, a
+        foreign store is only reported. Then raises `ForeignStoreError`.
         """
-        if self._restore_attempt is None and self._to_restore:
-            if self._foreign_store_countdown is None:  # this is the first retry
+        must_retry = self._restore_attempt is None and len(self._to_restore) > 0
+        if must_retry:
+            is_first_retry = self._foreign_store_countdown is None
+            if is_first_retry:
                 self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
             self._begin_attempt_when_due(now)
         self._check_foreign_store_countdown(now)
-        if self._restore_attempt is not None:
-            self._do_restore_step(self._restore_attempt)
+        self._do_restore_step()
 
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin another attempt to restore the remaining partitions if the pause after the last attempt is over.
@@ -247,13 +250,15 @@ class Assignment(Generic[P]):
             self._retry_pause = Countdown(next_pause_s)
             self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
 
-    def _do_restore_step(self, attempt: Generator[Mapping[int, P], None, None]) -> None:
-        """Do one step of an attempt, and begin to read the partitions that the step has restored.
+    def _do_restore_step(self) -> None:
+        """Do one step of the running attempt, if there is one, and begin to read the partitions that it has restored.
 
         If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one.
         """
+        if self._restore_attempt is None:
+            return
         try:
-            restored = next(attempt)
+            restored = next(self._restore_attempt)
         except StopIteration:
             self._restore_attempt = None
             return

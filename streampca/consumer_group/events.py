@@ -173,10 +173,10 @@ class CheckpointSaved:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPostponed:
-    """Checkpoints could not be saved, since what a save waits for failed. Nothing is lost; the worker will retry."""
+    """Checkpoints could not be saved, since a step of the save failed. Nothing is lost; the worker will retry."""
 
     cause: str
-    waits_for: Literal["dead letters", "topic", "store"] = "store"
+    failed_step: Literal["dead letters", "topic", "store"] = "store"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ _LONGEST_HOLD_S = 60.0  # from then on, first records are handled, although fewe
 class _PartitionCheck:
     """The check of one partition's first records."""
 
-    samples: list[Array] = field(default_factory=list)  # numbers of the records that do not name their type
+    untyped_samples: list[Array] = field(default_factory=list)  # numbers of the records that do not name their type
     checked: int = 0  # number of records that were checked
     next_to_check: int = 0  # offset
     is_held_back: bool = False  # records were checked but not handled, so they must be read again
@@ -85,8 +85,9 @@ class FirstRecords:
         if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Too few records were checked so far. Hold the batch back for a minute, unless all records name their type.
-        has_untyped_records = bool(partition_check.samples)  # `_check_type` samples only records without a type
+        # Too few records were checked so far. If some of them do not name their type, the partition is held back until
+        # `take_due` returns it: when enough records were checked, or after a minute.
+        has_untyped_records = len(partition_check.untyped_samples) > 0
         may_be_handled = partition_check.is_wait_over or not has_untyped_records
         partition_check.is_held_back = not may_be_handled
         return may_be_handled
@@ -116,8 +117,9 @@ class FirstRecords:
         # When this batch is read again, its records are not checked a second time.
         partition_check.next_to_check = max(partition_check.next_to_check, batch.next)
         # Take samples of the numbers, except from values that name the type of their numbers.
-        partition_check.samples += self._type_checker.sample_untyped(records)
-        why_wrong_type = self._type_checker.explain_wrong_type(partition_check.samples)  # "": the type may be right
+        partition_check.untyped_samples += self._type_checker.sample_untyped(records)
+        # "" if the type may be right.
+        why_wrong_type = self._type_checker.explain_wrong_type(partition_check.untyped_samples)
         if why_wrong_type:
             raise RejectLimitError(
                 f"partition {batch.partition} of {self._topic}: the first records do not look like the numbers that "

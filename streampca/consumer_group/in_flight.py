@@ -7,8 +7,8 @@ The loop alone touches the source, dead letters, transactions and folds; it subm
 - Results are handled in the order of submission over all partitions, whichever thread ends first.
 - Records are submitted for decoding before the results of earlier records were handled, so that threads have something
   to do while the loop polls.
-- Work is what learns or projects decoded records. The work of a partition is chained: each task gets the result of the
-  work before, so that it need not wait until the loop has handled this result.
+- A work task learns or projects decoded records. It gets the result of the partition's previous work task, so that it
+  need not wait until the loop has handled this result.
 - The results of dropped tasks are never handled, though their functions may still run to the end. Nothing of them was
   sent, so their records can be read again.
 """
@@ -73,9 +73,9 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
-        # By partition: the result of its newest work, from which its next work continues. A result that the loop has
-        # handled is removed: the next work then continues from what the loop has.
-        self._result_to_continue: dict[int, Future[R]] = {}
+        # By partition: the future of its newest work task, until the loop has its result. A task that is submitted
+        # before continues from this result; a task that is submitted later continues from what the loop has.
+        self._newest_work: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
         """Poll a source for its events. If too much is in flight, wait for the oldest result instead."""
@@ -101,19 +101,19 @@ class InFlight(Generic[R]):
     ) -> None:
         """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
-        The function gets the result of the partition's previous work, or None if `handle` has already given this result
-        to the loop: then the function continues from what the loop has now.
+        If the result of the partition's previous work task is still in flight, the function gets this result, and
+        continues from it. Otherwise it gets None, and continues from what the loop has now.
         """
-        previous_work = self._result_to_continue.get(partition)  # None: the loop has handled its result
+        previous_work = self._newest_work.get(partition)  # None: no result of the partition is in flight
 
         def continue_previous_work() -> R:
-            # The previous work has ended. If it has failed, this raises its error again.
+            # The previous task has ended. If it has failed, this raises its error again.
             previous_result = None if previous_work is None else previous_work.result()
             return function(previous_result)
 
         task = _Task(partition, nbytes, self._new_future(), handle)
         self._submit(task, continue_previous_work)
-        self._result_to_continue[partition] = task.future
+        self._newest_work[partition] = task.future
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""
@@ -132,7 +132,7 @@ class InFlight(Generic[R]):
         """Drop what is in flight of these partitions, which will be read again."""
         self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
-            self._result_to_continue.pop(partition, None)  # the next work must not continue from a dropped result
+            self._newest_work.pop(partition, None)  # the next work task must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()
@@ -173,11 +173,11 @@ class InFlight(Generic[R]):
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # Each work of a partition continues from the result of the work before. If this task is the newest work, the
-        # loop gets its result now, and the next work continues from what the loop has.
-        is_newest_work = self._result_to_continue.get(task.partition) is task.future
+        # If this was the newest work task of its partition, the loop gets its result now. So the next work task
+        # continues from what the loop has.
+        is_newest_work = self._newest_work.get(task.partition) is task.future
         if is_newest_work:
-            del self._result_to_continue[task.partition]
+            del self._newest_work[task.partition]
         if isinstance(task, _Decoding) and isinstance(result, Vectors):
             self._decode_rest(task, decoded=result)  # does nothing if all records were decoded
         task.handle(result)

@@ -28,7 +28,7 @@ from streampca.consumer_group.events import (
 )
 from streampca.consumer_group.member import Change, Observer
 from streampca.consumer_group.member_state import SAVING_HAS_STOPPED, MemberState, Problem
-from streampca.consumer_group.policy import SUSPICIOUS_RUN, explain_all_skipped
+from streampca.consumer_group.policy import RECORDS_TO_JUDGE_SETTINGS, explain_all_skipped
 from streampca.errors import RETRY_MAY_HELP
 from streampca.sources.events import SourceStatus
 
@@ -127,7 +127,7 @@ class MemberLog(Observer):
         """Count skipped records. Warn once when there are 100 and no vector was accepted."""
         skipped_before = self._skipped
         self._skipped += event.count
-        has_reached_limit = skipped_before < SUSPICIOUS_RUN <= self._skipped
+        has_reached_limit = skipped_before < RECORDS_TO_JUDGE_SETTINGS <= self._skipped
         if has_reached_limit and not event.accepted_any:
             log.warning("no record has a vector", skipped=self._skipped, message=explain_all_skipped(event.reason))
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from streampca.consumer_group.events import (
     BatchLearned,
@@ -37,8 +37,11 @@ _STANDBY_AFTER_S = 10.0
 
 _ENDED = ""  # in place of the cause of a problem: the problem has ended, or there was none
 
-# Type of an event → the keys of the problems in `MemberState.problems` that each such event ends.
-_ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
+ProblemKey: TypeAlias = type
+"""The class of the event that reports a problem, such as `RestoreFailed`, or one of the two keys below."""
+
+# Class of an event → the keys of the problems in `MemberState.problems` that each such event ends.
+_ENDS_PROBLEMS: Mapping[type, Collection[ProblemKey]] = {
     PartitionsAssigned: [RestoreFailed],
     PartitionsMissing: [RestoreFailed, PublishFailed],
     PartitionsReleased: [RestoreFailed, PartitionsMissing],
@@ -48,8 +51,8 @@ _ENDS_PROBLEMS: Mapping[type, Collection[type]] = {
 
 
 # Keys of problems that ticks of the loop show.
-NO_BROKER_ANSWERS: type = LoopTicked
-SAVING_HAS_STOPPED: type = Saving
+NO_BROKER_ANSWERS: ProblemKey = LoopTicked
+SAVING_HAS_STOPPED: ProblemKey = Saving
 
 
 class Moment(NamedTuple):
@@ -70,7 +73,7 @@ class MemberState(NamedTuple):
     """What is known of a member; times are monotonic seconds, unless said otherwise.
 
     The state is immutable: `after` returns the state after an event. Log, metrics, status reports and health are made
-    of it. The key of a problem is the type of the event that reports it, such as `RestoreFailed`. Two problems are not
+    of it. The key of a problem is the class of the event that reports it, such as `RestoreFailed`. Two problems are not
     reported by an event of their own; their keys are `NO_BROKER_ANSWERS` and `SAVING_HAS_STOPPED`.
     """
 
@@ -88,7 +91,7 @@ class MemberState(NamedTuple):
     has_joined: bool = False  # partitions were assigned, or the member is a standby: the group has none for it
     was_assigned: bool = False  # partitions were assigned at least once, and may have been released since
 
-    problems: Mapping[type, Problem] = {}
+    problems: Mapping[ProblemKey, Problem] = {}
     partitions: PartitionStates = PartitionStates()
     left_to_restore: int = 0  # partitions that the group has assigned, and that are not read yet
     has_caught_up: bool = False  # all partitions have been read to their end since the last assignment
@@ -162,8 +165,8 @@ class MemberState(NamedTuple):
             return ticked._replace(is_member=status.member, membership_since=now.monotonic_s)
         is_membership_settled = now.monotonic_s - self.membership_since >= _STANDBY_AFTER_S
         if is_membership_settled:
-            # A member to which the group gives no partitions is a standby. No `PartitionsAssigned` reports a standby,
-            # so it counts as joined after this time in the group. A process outside of the group has not joined.
+            # A member without partitions (a standby) gets no event `PartitionsAssigned`. So it counts as joined once it
+            # has been in the group for `_STANDBY_AFTER_S`. A process that is not in the group has not joined.
             return ticked._replace(has_joined=self.is_member)
         return ticked
 
@@ -176,8 +179,8 @@ class MemberState(NamedTuple):
             last_message_at=now if messages else self.last_message_at,
         )
 
-    def _problems_after(self, event: MemberEvent, new_state: "MemberState", now: float) -> Mapping[type, Problem]:
-        """Return the problems after an event; `new_state` has the partitions and saves after the event."""
+    def _problems_after(self, event: MemberEvent, new_state: "MemberState", now: float) -> Mapping[ProblemKey, Problem]:
+        """Return the problems after an event, by key; `new_state` has the partitions and saves after the event."""
         problems = dict(self.problems)
         for key, cause in self._find_changed_causes(event, new_state).items():
             if cause == _ENDED:
@@ -187,25 +190,24 @@ class MemberState(NamedTuple):
                 problems[key] = Problem(cause, since)
         return problems
 
-    def _find_changed_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[type, str]:
+    def _find_changed_causes(self, event: MemberEvent, new_state: "MemberState") -> Mapping[ProblemKey, str]:
         """Return the cause of each problem that an event reports, and `_ENDED` for each problem that the event ends.
 
-        The keys are those of `problems`. Problems that the event does not change are left out.
+        Problems that the event does not change are left out.
         """
-        # Problems that any event of this type ends.
+        # Problems that any event of this class ends.
         causes = dict.fromkeys(_ENDS_PROBLEMS.get(type(event), ()), _ENDED)
         # `PartitionStalled` reports one partition. The problem ends when no partition is stalled any more.
         if PartitionStalled in self.problems and not new_state.partitions.are_stalled:
             causes[PartitionStalled] = _ENDED
         match event:
-            # The problem has the type of the event. The cause of `PartitionsMissing` or `MemberEnded` may be `_ENDED`:
-            # no partition is missing any more, or no error has ended the member.
             case (
                 StartDelayed(cause=cause) | RestoreFailed(cause=cause) | CheckpointPostponed(cause=cause)
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
                 | TransactionEnded(outcome="failed", cause=cause) | MemberEnded(cause=cause)
             ):  # fmt: skip
-                causes[type(event)] = cause
+                # The cause is empty if no partition is missing any more, or if no error has ended the member.
+                causes[type(event)] = cause or _ENDED
             case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = _ENDED
             # `CheckpointSaved` reports one partition. The problem ends when the postponed records of all are saved.
@@ -215,12 +217,12 @@ class MemberState(NamedTuple):
                 causes |= self._find_changed_causes_of_tick(status, new_state.saving)
         return causes
 
-    def _find_changed_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[type, str]:
+    def _find_changed_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[ProblemKey, str]:
         """Return the cause of each of the two problems that a tick of the loop shows, or `_ENDED` if it has ended.
 
         A problem that has not changed is left out.
         """
-        causes: dict[type, str] = {}
+        causes: dict[ProblemKey, str] = {}
         if status.connected:
             causes[NO_BROKER_ANSWERS] = _ENDED
         elif self.was_assigned:

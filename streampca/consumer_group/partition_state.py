@@ -44,10 +44,10 @@ class PartitionState(NamedTuple):
                 return self._replace(
                     lag=lag,
                     stalled_since=now if self.stalled_since is None else self.stalled_since,
-                    unsaved_since=self._correct_unsaved_since(),
+                    unsaved_since=self._recheck_unsaved_since(),
                 )
             case OffsetsSkipped(to=to):
-                return self._replace(position=to, unsaved_since=self._correct_unsaved_since())
+                return self._replace(position=to, unsaved_since=self._recheck_unsaved_since())
             case CheckpointSaved(fold=fold):
                 is_all_saved = self.position <= fold.position
                 # Records after the checkpoint count as read now: when they were read is not known.
@@ -62,11 +62,11 @@ class PartitionState(NamedTuple):
                     fold=event.fold if isinstance(event, BatchLearned) else self.fold,
                 )
 
-    def _correct_unsaved_since(self) -> float | None:
+    def _recheck_unsaved_since(self) -> float | None:
         """Return `unsaved_since` or, if all records before the position are saved, None.
 
-        `unsaved_since` may be outdated: after a failed transaction, the position is the saved one again, but
-        `unsaved_since` is still set.
+        A failed transaction sets the position back to the saved one, but keeps `unsaved_since`: its records are read
+        again, and wait for a save since then. If they cannot be decoded now, or are lost, no record waits for a save.
         """
         is_all_saved = self.position == self.saved_up_to
         return None if is_all_saved else self.unsaved_since

@@ -14,7 +14,8 @@ from streampca.formats.errors import CONDITION_UNMET
 from streampca.formats.record import Reject
 from streampca.sources.events import OutOfRange, Vectors
 
-SUSPICIOUS_RUN = 100  # if this many records have no vector, and none before had one, a setting is perhaps wrong
+# If this many records have no vector, and no record before had one, a setting is perhaps wrong.
+RECORDS_TO_JUDGE_SETTINGS = 100
 _ALL_UNMET = "none meets the conditions of `where`: correct where if some should"
 _ALL_DELETES = "all are tombstones or null at `field`: correct field if they should have vectors"
 
@@ -52,9 +53,9 @@ class MemberPolicy:
         if self.on_bad_record != "dead_letter":
             return []
         rejects = batch.decoded.rejects
-        if accepted_before or len(rejects) < SUSPICIOUS_RUN:
+        if accepted_before or len(rejects) < RECORDS_TO_JUDGE_SETTINGS:
             return rejects
-        first_rejects = rejects[:SUSPICIOUS_RUN]
+        first_rejects = rejects[:RECORDS_TO_JUDGE_SETTINGS]
         last_index = first_rejects[-1].index  # in the batch
         vector_indices = batch.decoded.indices  # of the records that hold vectors
         has_vectors_before_last = (vector_indices < last_index).any()
@@ -90,7 +91,7 @@ class MemberPolicy:
         # The case "beyond the end" is what is left. `event.latest` does not show it: the log may have grown since.
         was_beyond_end = not was_replaced and not was_removed
         if was_beyond_end or self.on_offset_gap == "fail":
-            raise OffsetGapError(self._describe_gap(event))
+            raise OffsetGapError(self._describe_lost_records(event))
         if self.on_offset_gap == "latest":
             return event.latest
         if was_replaced:
@@ -98,7 +99,7 @@ class MemberPolicy:
             return event.position
         return event.earliest
 
-    def _describe_gap(self, event: OutOfRange) -> str:
+    def _describe_lost_records(self, event: OutOfRange) -> str:
         """Say why the log does not hold the next record, and what to do. See the cases of `choose_resume_offset`."""
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
         if event.diverged is not None:  # replaced: at this offset, the log holds another record now
@@ -108,12 +109,12 @@ class MemberPolicy:
                 f"not read; start over with {self.settings_to_start_over}, or set on_offset_gap to earliest or latest "
                 "to continue"
             )
-        if event.position >= event.earliest:  # neither replaced nor removed
+        if event.position >= event.earliest:  # beyond the end
             return (
                 f"{where} is beyond the end of the log (it holds {event.earliest} to {event.latest}): records that "
                 f"were read are gone from the broker (it lost data); start over with {self.settings_to_start_over}"
             )
-        return (
+        return (  # removed
             f"{where} was removed by retention, the log starts at {event.earliest}; set on_offset_gap to earliest "
             "or latest to resume without the records between"
         )

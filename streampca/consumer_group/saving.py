@@ -31,9 +31,10 @@ class Saving(NamedTuple):
     failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
-    # While brokers do not answer the member's client, a new Kafka client is tried from time to time.
-    try_new_client_at: float = 0.0  # when to try it next
-    was_new_client_answered: bool = False  # whether brokers have answered it when it was tried last
+    # While brokers do not answer the member's client, it tries from time to time whether they answer a new Kafka
+    # client. If they do, restarting the process helps.
+    try_new_client_at: float = 0.0  # when to try a new client next
+    was_new_client_answered: bool = False  # at the last try
 
     @property
     def has_stopped(self) -> bool:
@@ -69,13 +70,13 @@ class Saving(NamedTuple):
         """
         match event:
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
-                # A save has succeeded: brokers answer the member's client, so what a new client gets does not matter.
+                # A save has succeeded, so a new Kafka client is not needed. Forget whether brokers have answered one.
                 return self._replace(failures={}, was_new_client_answered=False)
             case TransactionEnded(cause=cause) | RestoreFailed(cause=cause):  # not committed
                 # Transform restores its partitions after a failed transaction, before the next one begins. So a failed
                 # restore counts as a failure of the step "transaction".
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
-            case CheckpointPostponed(cause=cause, waits_for=step):
+            case CheckpointPostponed(cause=cause, failed_step=step):
                 return self._replace(failures=_add_failure(self.failures, step, cause))
             case LoopTicked(is_saving=is_saving):
                 unsaved_since = partitions.unsaved_since  # None: all records are saved

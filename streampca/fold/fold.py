@@ -55,8 +55,8 @@ class Fold:
         return sum(array.nbytes for array in [*arrays, self.pending])
 
     @property
-    def is_first_start(self) -> bool:
-        """Whether nothing was learned or rejected."""
+    def has_handled_none(self) -> bool:
+        """Whether no record was learned or rejected."""
         return not self.stats.learned and not self.stats.rejected
 
     def take(

@@ -147,14 +147,14 @@ def create_client(settings: ConsumerSettings) -> Source:
     return _client_classes(settings).source(settings)
 
 
-def would_brokers_accept_save(settings: ConsumerSettings, waits_for: str) -> bool:
+def would_brokers_accept_save(settings: ConsumerSettings, unanswered_step: str) -> bool:
     """Ask brokers whether each partition of a topic has enough replicas in sync; return False if no broker answers.
 
-    `waits_for` says what a save waits for. If it is "dead letters", the dead-letter topic is checked; if it is anything
-    else, such as "topic", the topic that the member reads.
+    `unanswered_step` is the step of a save at which brokers have not answered. At the step "dead letters", the
+    dead-letter topic is checked; at any other step, such as "topic", the topic that the member reads.
     """
     topic_to_check = settings.topic
-    if waits_for == "dead letters" and settings.dead_letter_topic:
+    if unanswered_step == "dead letters" and settings.dead_letter_topic:
         topic_to_check = settings.dead_letter_topic
     with suppress(StreampcaError), closing(create_admin(settings, topic_to_check)) as admin:
         in_sync_counts = admin.require_topic().in_sync.values()  # for each partition, its number of replicas in sync

@@ -16,7 +16,7 @@ class Position(NamedTuple):
     last: LastRecord | None = None  # the last record before the position; None: its leader epoch is not known
 
     @property
-    def is_first_start(self) -> bool:
+    def has_handled_none(self) -> bool:
         """Whether no record was transformed yet: offset 0 may be committed after a poll without records."""
         return self.position <= 0
 

@@ -53,7 +53,7 @@ def test_offsets_of_another_topic_of_that_name_are_refused() -> None:
     refuse(committed, "")  # brokers before 2.8 know none
 
 
-@pytest.mark.parametrize(("offset", "is_first"), [(-1, True), (0, True), (1, False)])
-def test_a_partition_without_a_transformed_record_is_at_its_first_start(offset: int, is_first: bool) -> None:
+@pytest.mark.parametrize(("offset", "has_handled_none"), [(-1, True), (0, True), (1, False)])
+def test_a_partition_without_a_transformed_record_has_handled_none(offset: int, has_handled_none: bool) -> None:
     """Also if the group has committed offset 0, as after a poll without records."""
-    assert Position(offset).is_first_start is is_first
+    assert Position(offset).has_handled_none is has_handled_none
