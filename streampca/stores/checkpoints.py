@@ -132,7 +132,8 @@ class Checkpoints:
             return checkpoint
         if error_by_offset:
             self._raise_unusable(partition, error_by_offset)
-        self._memory.newest_known.pop(partition, None)  # `save` no longer looks for a checkpoint that was known before
+        # All checkpoints were deleted. Forget the newest one, or an error of `save` would report it as lost.
+        self._memory.newest_known.pop(partition, None)
         return None
 
     def read_file(self, partition: int, offset: int) -> bytes:

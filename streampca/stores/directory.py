@@ -53,8 +53,8 @@ class DirectoryStore(Store):
         self.root = Path(root).absolute()  # since the relative path "." has no parent
         self.location = str(self.root)
         self._listed_folders: set[Path] = set()  # folders that this process has listed
-        self._created_folders: set[Path] = set()  # that this process has created, or found and flushed
-        self._flushed_folders: set[Path] = set()  # folders whose names this process has flushed to disk
+        self._made_folders: set[Path] = set()  # folders that `mkdir` of this process has created, or has found
+        self._flushed_folders: set[Path] = set()  # folders whose names are on disk, since this process has flushed them
 
     def write(self, name: str, data: bytes) -> None:
         """Temporary file → write → fsync → rename → fsync of the folder."""
@@ -134,8 +134,9 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        # Looked up before `is_dir`: a folder that another thread creates in between must not count as disappeared.
-        has_existed = folder in self._listed_folders or folder in self._created_folders
+        # This line stands before `is_dir`. Otherwise, if another thread created the folder between the two lines, the
+        # folder would seem to have existed and to have disappeared.
+        has_existed = folder in self._listed_folders or folder in self._made_folders
         exists = folder.is_dir()
         if exists and not self._must_flush_name(folder):
             return
@@ -143,7 +144,7 @@ class DirectoryStore(Store):
             self._raise_if_store_is_gone(folder)
         self._make_folder(folder.parent)
         folder.mkdir(_FOLDER_MODE, exist_ok=True)
-        self._created_folders.add(folder)
+        self._made_folders.add(folder)
         with contextlib.suppress(PermissionError):  # the folder above the store may not be readable
             _flush_folder(folder.parent)
         self._flushed_folders.add(folder)
@@ -157,7 +158,7 @@ class DirectoryStore(Store):
         if folder in self._flushed_folders:
             return False
         is_in_store = folder.is_relative_to(self.root)
-        return is_in_store or folder in self._created_folders
+        return is_in_store or folder in self._made_folders
 
     def _raise_if_store_is_gone(self, folder: Path) -> None:
         """Raise `StoreError` if the whole store is gone, not only `folder`: its volume is probably not mounted."""

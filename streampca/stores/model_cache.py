@@ -65,7 +65,8 @@ class ModelCache:
         self.current: PublishedModel | None = None
         self.current_since = 0.0  # by the clock
         self.pinned: Collection[int] = ()
-        # By version, the models in memory besides the one in use: pinned or requested. The latest requested is last.
+        # By version, the models in memory besides the one in use: pinned or requested. They are in the order of their
+        # last requests: a new model is added at the end, and `get_loaded` moves a model to the end.
         self._other_versions: OrderedDict[int, PublishedModel] = OrderedDict()
         self._lock = threading.Lock()  # protects _other_versions
         self.failures: Counter[str] = self.loader.failures  # how many polls and loads have failed, by cause
@@ -91,7 +92,7 @@ class ModelCache:
         with self._lock:
             if version not in self._other_versions:
                 raise NotLoadedError(version)
-            self._other_versions.move_to_end(version)  # the most recently requested last
+            self._other_versions.move_to_end(version)  # it is the most recently requested one now
             return self._other_versions[version]
 
     def get(self, version: int | None) -> PublishedModel:

@@ -41,8 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # `snapshot` returns a copy of this object, which lists models from a listing made once. The copy, too, reads
-        # pins and statuses from the store itself.
+        # These two read from the store itself. A copy that `snapshot` makes keeps them, so it sees new pins and
+        # statuses, although it lists models from a listing that was made once.
         self._pins = Pins(store, topic)
         self._process_statuses = ProcessStatuses(store, topic)
 
@@ -110,7 +110,8 @@ class Models:
     def _write_unless_readable(self, model: PublishedModel, *, is_listed: bool) -> bool:
         """Write the file of a model unless it can be read already. Return whether it was written.
 
-        If several processes write a new version at once, at most one gets True.
+        `is_listed` says whether the store's listing has the version already. If it has not, and several processes write
+        the version at once, at most one gets True.
         """
         path = numbered.path(self._folder, model.version)
         if not is_listed:
@@ -158,8 +159,8 @@ class Models:
         for name, version in self._pins.all().items():
             if version in to_delete:
                 self._pins.delete(name)
-        # The newest first, since sidecars serve the newest version. Even if a later deletion fails, sidecars then stop
-        # serving the first one.
+        # Sidecars serve the newest version, so it is deleted first: even if a later deletion fails, sidecars stop
+        # serving it.
         for version in sorted(to_delete, reverse=True):
             self.store.delete(numbered.path(self._folder, version))
 

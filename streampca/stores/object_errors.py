@@ -17,7 +17,7 @@ Action = Literal["open", "write", "read", "list", "delete"]
 _STATUS = re.compile(r"status code: (\d{3})")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _CODE = re.compile(r"<Code>([\w.]{1,60})</Code>")
-_ACTION = re.compile(r"not authorized to perform: (\w{1,20}:\w{1,60})")
+_DENIED_PERMISSION = re.compile(r"not authorized to perform: (\w{1,20}:\w{1,60})")
 _POLICY = re.compile(r"(?:explicit deny in an?|because no) (?!identity-based)([\w -]{1,40}?(?:policy|boundary))")
 _NO_BUCKET = r"<Code>(NoSuchBucket|ContainerNotFound)<"
 _BAD_CREDENTIALS = (
@@ -109,10 +109,11 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
-        permission=_search(_ACTION, text) or _PERMISSIONS[scheme].get(action, "it"),
+        # The permission that the server names, or else the one that the action usually needs.
+        permission=_search(_DENIED_PERMISSION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )
-    is_temporary = RETRY_MAY_HELP in explanation  # only the explanations of temporary errors contain this hint
+    is_temporary = RETRY_MAY_HELP in template  # only the templates of temporary errors contain this hint
     error_type = StoreBusyError if is_temporary else StoreError
     place = f"{url}/{name}" if name else url
     return error_type(f"cannot {action} {place}: {explanation}")
