@@ -36,7 +36,7 @@ def run(settings: TransformSettings) -> None:
         # Called if commits stop because brokers do not answer: would they accept a commit from a new client? If so, a
         # restart would help, and the process reports that it is unhealthy.
         can_new_client_save=partial(would_brokers_accept_save, settings),
-        save_after_s=0.0,  # each transaction is committed within a second
+        save_after_s=0.0,  # at once: a transaction commits a record within a second after it was read
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
@@ -45,7 +45,7 @@ def run(settings: TransformSettings) -> None:
             has_found_model = _wait_for_model(process, find_model)
             if not has_found_model:
                 return
-            fixed_version = start.model.version
+            fixed_version = start.current_model.fixed_version
             if fixed_version is not None:
                 process.member.notify(ModelVersionFixed(fixed_version, start.pin_names))
             start.model_cache.start(POLL_INTERVAL_S)
@@ -80,7 +80,7 @@ def _create_transformer(start: TransformStart, process: Process) -> Transformer:
     outputs = Outputs(
         topic=settings.output_topic,
         codec=start.codec,
-        model=start.model,
+        model=start.current_model,
         output_fields=start.output_fields,
         packer=start.packer,
         source_topic=settings.topic,

@@ -29,13 +29,11 @@ from streampca.transform.output_fields import OutputFields
 from streampca.transform.record_packer import Packer, RecordPacker
 from streampca.transform.starts import StartFinder, require_output_partitions
 
-_HIGHEST_P = 1.0  # of any p-value
 _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member has
 
 
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
     """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
-    # Values with several vectors cannot be projected into such outputs: the schema has fields for one vector.
     output_has_schema = settings.output_format in ("avro", "protobuf")
     judge = Judge.of_projected(
         published.model.dimensions,
@@ -50,7 +48,7 @@ def create_codec(settings: TransformSettings, published: PublishedModel) -> Code
         schemas=create_schemas(settings),
         where=settings.where,
         label=settings.label,
-        allows_several=not output_has_schema,
+        allows_several=not output_has_schema,  # an output with a schema has fields for a single vector
     )
 
 
@@ -79,16 +77,12 @@ class TransformStart(MemberStart):
             with_p=settings.only_p_below is not None,
             with_label=settings.label != "",
         )
-        # P-values are computed from a model's past scores. `CurrentModel` waits for a model with past scores only if it
-        # gets a limit of p-values. So if outputs have p-values, and no limit is set, the limit is the highest p-value.
-        p_below = settings.only_p_below  # None: no limit is set
-        if p_below is None and self.output_fields.needs_past_scores:
-            p_below = _HIGHEST_P
-        self.model = CurrentModel(
+        self.current_model = CurrentModel(
             self.model_cache,
             settings.model_version,
             settings.output_topic,
-            p_below=p_below,
+            needs_past_scores=self.output_fields.needs_past_scores,
+            p_below=settings.only_p_below,
             field=settings.field_with_names,
             pins=self._pins.all,
         )
@@ -138,13 +132,13 @@ class TransformStart(MemberStart):
             )
         self._models.versions()  # raises if the store cannot be read, while `poll` only logs this
         self.model_cache.poll()
-        why_no_model = self.model.refresh()
+        why_no_model = self.current_model.refresh()
         if why_no_model:
             raise NotYetError(why_no_model)
-        fixed_version = self.model.version
+        fixed_version = self.current_model.fixed_version  # None: the newest model is followed
         if fixed_version is not None:
             self.pin_names = [name for name, version in self._pins.all().items() if version == fixed_version]
-        published = self.model.published
+        published = self.current_model.published
         model = published.model
         with_or_without = "without" if published.past_scores is None else "with"
         return (
@@ -157,7 +151,7 @@ class TransformStart(MemberStart):
 
         Returns a sentence on what the codec decodes.
         """
-        published = self.model.published
+        published = self.current_model.published
         self.output_fields = replace(self.output_fields, with_names=published.names is not None)
         codec = create_codec(self.settings, published)
         return self._use_codec(codec)
@@ -236,7 +230,7 @@ class TransformStart(MemberStart):
             topic=settings.topic,
             output_topic=settings.output_topic,
             open_outputs=partial(open_reader, settings, settings.output_topic),
-            check_metadata=self.model.check_metadata,
+            check_metadata=self.current_model.check_metadata,
             transform_start=settings.transform_start_at,
         )
         finding = self._find_committed()

@@ -180,8 +180,9 @@ class Transformer(MemberLoop):
         self._move_position(transformed)
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
-            all=transformed.input_record_count,
-            read=batch.count,  # without records whose list of vectors is empty
+            all=transformed.input_record_count,  # every record of the batch
+            # Records with vectors, rejected records and deletes. An empty list of vectors is none of these.
+            read=batch.count,
             written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
             skipped=len(batch.decoded.skipped),

@@ -13,6 +13,7 @@ from streampca.stores.model_cache import ModelCache, NoModelError, UnknownVersio
 from streampca.stores.pins import UnknownPinError, look_up_pin
 
 _NO_PAST_SCORES = "the newest model has no past scores yet, which p-values need; the next version will have them"
+_HIGHEST_P = 1.0  # of any p-value
 _START_OVER = "write to another output_topic with another transform_group_id"
 
 log = structlog.get_logger()
@@ -27,23 +28,25 @@ class CurrentModel:
         version: int | str | None,
         output_topic: str,
         *,
-        p_below: float | None,
+        needs_past_scores: bool,
+        p_below: float | None = None,
         field: str = "",
         pins: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`version` is a version or the name of a pin; None means the newest.
 
-        `p_below` is a limit of p-values: with a limit, models without past scores are not used. If the setting `field`
-        names the dimensions, models with other names are refused. `pins` reads the version of each pin. `output_topic`
-        is for errors.
+        With `needs_past_scores`, models without past scores are not used. Only records with a p-value below `p_below`
+        get outputs (None: all records). If the setting `field` names the dimensions, models with other names are
+        refused. `pins` reads the version of each pin. `output_topic` is for errors.
         """
         self._cache = cache
         self._output_topic = output_topic
         self._pins = pins
         self._pin_name = version if isinstance(version, str) else ""  # "" without a pin
         # The version that the setting `model_version` means; None for the newest, or until a pin is looked up.
-        self.version = version if isinstance(version, int) else None
-        self._p_below = p_below
+        self.fixed_version = version if isinstance(version, int) else None
+        self._needs_past_scores = needs_past_scores
+        self._p_below = _HIGHEST_P if p_below is None else p_below
         self._field = field
         self._model: PublishedModel | None = None  # in use
 
@@ -57,25 +60,24 @@ class CurrentModel:
     @property
     def shape(self) -> OutputShape:
         """The numbers of components and dimensions, and the version if the settings name it; committed with offsets."""
-        return _find_shape(self.published)._replace(version=self.version)
+        return _find_shape(self.published)._replace(version=self.fixed_version)
 
     def refresh(self) -> str:
         """Use the version of the settings, or the newest model. Return why there is no model yet; "" if there is one.
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        # Once a model is in use, `version` is None only if the settings ask for the newest model.
-        has_loaded_fixed_version = self._model is not None and self.version is not None
+        # Once a model is in use, `fixed_version` is None only if the settings ask for the newest model.
+        has_loaded_fixed_version = self._model is not None and self.fixed_version is not None
         if has_loaded_fixed_version:  # this model stays in use, even if a pin moves
             return ""
         try:
             model = self._load()
         except NoModelError as error:
             return str(error)
-        needs_past_scores = self._p_below is not None
-        if needs_past_scores and model.past_scores is None:
-            if self.version is not None:
-                raise InputError(f"model version {self.version} has no past scores, which p-values need")
+        if self._needs_past_scores and model.past_scores is None:
+            if self.fixed_version is not None:
+                raise InputError(f"model version {self.fixed_version} has no past scores, which p-values need")
             has_older_model = self._model is not None
             return "" if has_older_model else _NO_PAST_SCORES  # "": the older model stays in use
         if model is not self._model:
@@ -88,9 +90,9 @@ class CurrentModel:
         Raises `NoModelError`, and `InputError` if the version or the pin is unknown.
         """
         try:
-            if self._pin_name and self.version is None:
-                self.version = look_up_pin(self._pin_name, self._pins())
-            return self._cache.get(self.version)
+            if self._pin_name and self.fixed_version is None:
+                self.fixed_version = look_up_pin(self._pin_name, self._pins())
+            return self._cache.get(self.fixed_version)
         except (UnknownVersionError, UnknownPinError) as error:
             raise InputError(str(error)) from None
 
@@ -107,7 +109,7 @@ class CurrentModel:
     def _warn_if_no_p_value_can_be_below_limit(self, model: PublishedModel) -> None:
         """Log a warning if even the least possible p-value is not below the limit `p_below`."""
         past = model.past_scores
-        if self._p_below is not None and past is not None and past.least_p >= self._p_below:
+        if self._needs_past_scores and past is not None and past.least_p >= self._p_below:
             log.warning("too few past scores", version=model.version, least_p=past.least_p, only_p_below=self._p_below)
 
     def check_metadata(self, metadata: str) -> None:
@@ -125,13 +127,13 @@ class CurrentModel:
 
     def _refuse_other_version(self, earlier_version: int) -> None:
         """Raise `InputError` unless the version in use is the version of the earlier outputs."""
-        if earlier_version == self.version:
+        if earlier_version == self.fixed_version:
             return
         if self._pin_name:
-            version_now = f"{self._pin_name} now means version {self.version}"
+            version_now = f"{self._pin_name} now means version {self.fixed_version}"
             remedy = f"`streampca pin {earlier_version} --as {self._pin_name}`"
         else:
-            version_now = f"model_version is {'unset' if self.version is None else self.version}"
+            version_now = f"model_version is {'unset' if self.fixed_version is None else self.fixed_version}"
             remedy = f"set model_version={earlier_version}"
         raise InputError(
             f"{self._output_topic} holds outputs of model version {earlier_version}, but {version_now}, and each "

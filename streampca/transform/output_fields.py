@@ -76,7 +76,7 @@ class OutputFields:
         A tile is `GEMM_ROWS` rows that are multiplied together, and how a row is rounded depends on its index in the
         tile. So vectors are put into a larger matrix of tiles, where a vector has the same index in every batch.
         """
-        rows = _find_rows_in_tiles(offsets, counts, have_own_tiles)  # (n,), the row of each vector in the matrix
+        rows = _find_matrix_rows(offsets, counts, have_own_tiles)  # (n,), the row of each vector in the matrix
         fields = self._compute(published, place_at_indices(vectors, rows))
         return {name: values[rows] for name, values in fields.items()}
 
@@ -130,10 +130,10 @@ class OutputFields:
         return fields
 
 
-def _find_rows_in_tiles(
+def _find_matrix_rows(
     offsets: NDArray[np.int64], counts: NDArray[np.int64], have_own_tiles: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the row (n,) of each vector of m records in a matrix of tiles. A tile has `GEMM_ROWS` = 32 rows.
+    """Return for each vector of m records its row (n,) in a matrix that consists of tiles of `GEMM_ROWS` = 32 rows.
 
     A vector must have the same row in its tile in every batch. If a record has its own tiles, its vectors fill them
     from row 0 on. Any other record has one vector, in row offset % 32 of a tile. Neighbours of this kind share a tile
@@ -144,7 +144,7 @@ def _find_rows_in_tiles(
         offset         30 | 31 | 33 (32 of its vectors) | 33 (the other 8) | 34
         row in tile    30 | 31 |  0 … 31                |  0 … 7           |  2
         tile            0 |  0 |  1                     |  2               |  3
-        row            30 | 31 | 32 … 63                | 64 … 71          | 98 = 32 · 3 + 2
+        row in matrix  30 | 31 | 32 … 63                | 64 … 71          | 98 = 32 · 3 + 2
     """
     vectors_before_record = np.cumsum(counts) - counts  # (m,)
     # From here on, all arrays have one item for each vector, (n,).

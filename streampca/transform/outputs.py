@@ -164,19 +164,22 @@ def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors
     return chosen_fields, replace(batch, decoded=chosen, timestamps=batch.timestamps[is_chosen])
 
 
-def _any_in_record(is_true: NDArray[np.bool_], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each of m records whether `is_true` (n,) holds for any of its `counts` (m,) vectors."""
-    first_rows = np.cumsum(counts) - counts
+def _any_in_record(is_true: NDArray[np.bool_], vector_counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each of m records whether `is_true` (n,) holds for any of its vectors.
+
+    `vector_counts` (m,) says how many vectors each record has.
+    """
+    first_rows = np.cumsum(vector_counts) - vector_counts
     return np.logical_or.reduceat(is_true, first_rows)
 
 
-def _put_in_first_rows(values: Sequence[bytes | None], counts: NDArray[np.int64]) -> NDArray[Any]:
+def _put_in_first_rows(values: Sequence[bytes | None], vector_counts: NDArray[np.int64]) -> NDArray[Any]:
     """Return a column (n,) with the value of a record in the row of its first vector.
 
-    The rows of its other vectors have None.
+    The rows of its other vectors have None. `vector_counts` (m,) says how many vectors each record has.
     """
-    column = np.empty(int(counts.sum()), object)
-    first_rows = np.cumsum(counts) - counts
+    column = np.empty(int(vector_counts.sum()), object)
+    first_rows = np.cumsum(vector_counts) - vector_counts
     column[first_rows] = np.array(values, object)
     return column
 

@@ -83,11 +83,11 @@ class StartFinder:
             without_offset = without_offset_now
         # All outputs must have the same shape, which is the numbers of components and dimensions.
         refuse_other_outputs(self.topic, topic_id, committed, self.check_metadata)
-        self._refuse_to_begin_before_lowest_partition(partitions, committed)
+        self._refuse_to_begin_before_owner_of_lowest_partition(partitions, committed)
         uncommitted = self._choose_starts(without_offset, last_transformed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=uncommitted)
 
-    def _refuse_to_begin_before_lowest_partition(
+    def _refuse_to_begin_before_owner_of_lowest_partition(
         self, partitions: Collection[int], committed: Mapping[int, Committed]
     ) -> None:
         """If the group has no outputs yet, only the member that owns the lowest partition may begin.

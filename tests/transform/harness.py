@@ -135,7 +135,7 @@ class Member:
         self.cache = ModelCache(world.models)
         self.cache.poll()
         fields = OutputFields(("coordinates", "residual"), with_p=only_p_below is not None)
-        self.model = CurrentModel(self.cache, version, OUTPUT, p_below=1.0 if fields.needs_past_scores else None)
+        self.model = CurrentModel(self.cache, version, OUTPUT, needs_past_scores=fields.needs_past_scores)
         assert self.model.refresh() == ""
         codec = Codec(kind, Judge.of_projected(D, impute=bool(field)), field)
         outputs = Outputs(OUTPUT, codec, self.model, fields, packer or JSON, TOPIC, DEAD, only_p_below)

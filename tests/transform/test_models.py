@@ -39,7 +39,10 @@ def following(
     cache: ModelCache, version: int | str | None = None, *, p_below: float | None = None, field: str = ""
 ) -> CurrentModel:
     pins = Pins(cache._models.store, TOPIC)
-    return CurrentModel(cache, version, "output", p_below=p_below, field=field, pins=pins.all)
+    needs_past_scores = p_below is not None
+    return CurrentModel(
+        cache, version, "output", needs_past_scores=needs_past_scores, p_below=p_below, field=field, pins=pins.all
+    )
 
 
 def test_the_model_in_use_is_the_newest(models: Models, cache: ModelCache) -> None:

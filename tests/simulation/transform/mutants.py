@@ -162,7 +162,7 @@ TRANSFORM_MUTANTS: Mutants = {
     "dead letters are not sent":
         (1, make_patch(ClusterTransactions, send=_sends_no_dead_letters)),
     "all members begin a group at once":
-        (902996, make_patch(StartFinder, _refuse_to_begin_before_lowest_partition=do_nothing)),
+        (902996, make_patch(StartFinder, _refuse_to_begin_before_owner_of_lowest_partition=do_nothing)),
     "models of another shape are used": (7, make_patch(CurrentModel, check_metadata=do_nothing)),
     "the model goes back when a newer one is damaged": (515, LOADS_OLDER_MODELS),
     "a topic that was replaced is not noticed": (22, make_patch(Transformer, _require_same_topic=do_nothing)),
@@ -175,6 +175,6 @@ TRANSFORM_MUTANTS: Mutants = {
     "transform does not resume paused partitions": (11, make_patch(Assignment, _resume_undecoded=do_nothing)),
     "what hangs is not ended": (44, make_patch(TransformWorld, _end_what_hangs=do_nothing)),
     "rows are computed in any place":
-        (3, make_patch(output_fields, _find_rows_in_tiles=lambda offsets, counts, own: np.arange(counts.sum())),
+        (3, make_patch(output_fields, _find_matrix_rows=lambda offsets, counts, own: np.arange(counts.sum())),
          make_patch(OutputFields, _compute=_rounds_by_place)),
 }  # fmt: skip

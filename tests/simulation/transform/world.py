@@ -133,7 +133,7 @@ class TransformWorld(Site):
         machine.worker = machine.source = None
         models = Models(self._open_store(machine), TOPIC)
         cache = ModelCache(models, self._unix_time)
-        model = CurrentModel(cache, self.plan.version, OUTPUT, p_below=None)
+        model = CurrentModel(cache, self.plan.version, OUTPUT, needs_past_scores=False)
         cache.poll()
         process.start(lambda: self._poll_models(cache))
         while model.refresh():
