@@ -229,7 +229,8 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # Why models wait for partitions, by partition. {}: for none. None: no publication was tried, or it failed.
+        # Partition → why it is missing in the merge, so that no model is published. It is empty if no partition is
+        # missing, and None if no publication was tried, or if it failed.
         why_missing = result.why_missing_in_merge
         if why_missing is not None and why_missing != self._why_missing_in_merge:
             self._why_missing_in_merge = why_missing
@@ -246,7 +247,7 @@ class Checkpointer:
         self._group_store.commit({p: fold.position for p, fold in saved.items() if fold.position >= 0})
 
     def _report_missing(self) -> None:
-        """Report the missing partitions, if they have changed since the last report; none, if all are there again.
+        """If the set of missing partitions has changed since the last report, report it, also when it is empty now.
 
         A partition is missing if the last merge lacked it, or if this worker could not restore it.
         """

@@ -168,11 +168,9 @@ class GroupStore:
     def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
         self._source = source
         self._checkpoints = checkpoints
-        # The identity of this worker's store; None before the first assignment.
-        self._own_identity: StoreIdentity | None = None
-        # True from an assignment until the next commit.
-        self._is_newly_assigned = False
-        # Whether the next save compares this store with the stores that other members have committed.
+        self._own_identity: StoreIdentity | None = None  # of this worker's store; None before the first assignment
+        self._is_newly_assigned = False  # True from an assignment until the next commit
+        # Whether the next save compares the identity of this store with those that other members have committed.
         self._must_check_other_members = False
 
     def read_committed(self) -> Mapping[int, Committed]:

@@ -50,14 +50,16 @@ class LearnedTopic:
     def adopt_checkpoint(self, checkpoint: Checkpoint) -> Fold:
         """Return the fold of a checkpoint. If only the checkpoint names the dimensions, the topic takes its names.
 
+        If only one of the two has names, the log tells them, since they hold for both from now on.
+
         Raises `SettingsError` if the checkpoint was made with other settings or names, and `TopicReplacedError` if it
         was made of another topic.
         """
         adapted = checkpoint.adapt_to(self.config, self.id)
         # Raises if the checkpoint and this topic have different names. If only one of them has names, returns these.
         agreed_names = adapted.agree_on_names(self.names)
-        is_one_without_names = adapted.names != self.names
-        if is_one_without_names:
+        only_one_has_names = (adapted.names is None) != (self.names is None)
+        if only_one_has_names:
             self.names = agreed_names
             log.info("dimensions named", partition=checkpoint.partition, names=list_names(agreed_names or []))
         return adapted.fold

@@ -95,8 +95,10 @@ class WorkerLog(MemberLog):
 
         `loss` is the share of the squared length of recent messages that projection loses.
         """
+        # In each partition, `norm_ewma` is the mean squared length of recent messages, and `loss_ewma` the mean squared
+        # length that projection loses. The ratio of their sums over all partitions is the loss.
         all_stats = [fold.stats for fold in _learned_folds(state)]
-        squared_length = sum(stats.norm_ewma for stats in all_stats)  # of a recent message, summed over partitions
+        squared_length = sum(stats.norm_ewma for stats in all_stats)
         lost_squared_length = sum(stats.loss_ewma for stats in all_stats)
         return super()._progress_fields(state) | {
             "loss": round(lost_squared_length / squared_length, 5) if squared_length else None,

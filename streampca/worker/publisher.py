@@ -26,7 +26,7 @@ from streampca.pca.model import Model
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.models import Models
 from streampca.stores.parallel_requests import Answer
-from streampca.worker.missing import find_missing_checkpoints
+from streampca.worker.missing import find_partitions_behind_model
 
 _MIN_MESSAGES = 2  # one vector has no direction from the mean
 CACHED_BYTES = 64 * 2**20  # without a limit, memory would grow with the number of partitions
@@ -89,7 +89,7 @@ class CheckpointReader:
     def read(self, listed: ListedCheckpoints) -> Iterator[Checkpoint]:
         """Yield the newest checkpoint of each partition. Those that cannot be read are noted in `unreadable` instead.
 
-        Raises `StoreBusyError`.
+        A checkpoint that has learned nothing yet takes this worker's settings. Raises `StoreBusyError`.
         """
         self.unreadable = {}
         in_memory = self._find_in_memory(listed)
@@ -99,16 +99,18 @@ class CheckpointReader:
         answers = listed.stored.load_newest(to_read).take_in_order()
         for partition in listed.offsets:
             if partition in in_memory:
-                # A checkpoint that has learned nothing yet takes this worker's settings.
                 yield in_memory[partition].adapt_to(self._fold_config)
                 continue
             answer_of_partition = next(answers)
-            newest = self._cache_answer(answer_of_partition)  # also adapts it; None: deleted, or it cannot be read
+            newest = self._take_checkpoint(answer_of_partition)  # None: it was deleted, or cannot be read
             if newest is not None:
                 yield newest
 
-    def _cache_answer(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
-        """Return the checkpoint that was read, and cache it. None if it was deleted or cannot be read."""
+    def _take_checkpoint(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
+        """Return the checkpoint that was read, adapted to this worker's settings, and cache it.
+
+        Returns None if it was deleted, or cannot be read; the latter is noted in `unreadable`.
+        """
         try:
             newest = answer.result()
         except StoreBusyError:
@@ -132,10 +134,10 @@ class CheckpointReader:
         return in_memory
 
     def _cache_if_small_enough(self, checkpoint: Checkpoint) -> None:
-        """Cache a checkpoint if it is small enough, but without pending vectors: its state learns them now.
+        """Cache a copy of a checkpoint if it is small enough. The state of the copy has learned the pending vectors.
 
-        The publisher scores the pending vectors of a checkpoint when it is read from the store. Without pending
-        vectors, they are not scored again when the checkpoint comes from the cache.
+        So the copy has no pending vectors. The publisher scores those of the checkpoint that is read from the store. It
+        must not score them again when the copy comes from the cache.
         """
         fold = checkpoint.fold
         state_after_pending = fold.provisional(self._fold_config.learning)  # has learned the pending vectors
@@ -178,7 +180,7 @@ class Publisher:
         if self._is_published(listed):  # by another worker
             return None
         # The listing may be stale: another worker may have saved later checkpoints, and made the newest model of them.
-        if find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id):
+        if find_partitions_behind_model(self._newest_model, listed.offsets, listed.topic_id):
             listed = self._list_again(stored, own_checkpoints)
         publication = self._merge_newest(listed)
         if publication is None:
@@ -200,7 +202,7 @@ class Publisher:
         """
         stored_now = stored.snapshot()
         listed = ListedCheckpoints(stored_now, stored_now.newest_offsets(), own_checkpoints)
-        _raise_if_missing(find_missing_checkpoints(self._newest_model, listed.offsets, listed.topic_id))
+        _raise_if_missing(find_partitions_behind_model(self._newest_model, listed.offsets, listed.topic_id))
         return listed
 
     def _merge_newest(self, listed: ListedCheckpoints) -> Publication | None:
@@ -208,17 +210,17 @@ class Publisher:
 
         Raises `PartitionsMissingError`.
         """
-        # The scoring model must not have learned the vectors that it scores. The newest model has not learned them. If
-        # its past scores are not valid, the scoring model is a merge of the checkpoints without pending vectors.
-        newest = self._find_model_with_valid_scores()  # None: the past scores begin anew
+        # The newest model has not learned the new vectors, so it scores them. If its past scores are not valid, they
+        # begin anew, and a merge of the checkpoints without pending vectors scores the pending vectors.
+        newest = self._find_model_with_valid_scores()
         scoring_model = newest.model if newest else self._merge_without_pending(listed)
         reader = self._checkpoint_reader
         publication = self._merge(reader.read(listed), scoring_model)
         # If the newest checkpoint of a partition is damaged, an older checkpoint was merged. Then the merge may lack
         # records that the newest model has learned, and must not be published. An empty merge lacks all of them.
         merged_positions = publication.model.positions if publication else {}
-        why_missing = find_missing_checkpoints(self._newest_model, merged_positions, listed.topic_id)
-        _raise_if_missing(why_missing | reader.unreadable)
+        why_behind = find_partitions_behind_model(self._newest_model, merged_positions, listed.topic_id)
+        _raise_if_missing(why_behind | reader.unreadable)
         return publication
 
     def _update_newest_model(self, models: Models) -> None:
@@ -257,8 +259,8 @@ class Publisher:
     def _merge(self, checkpoints: Iterable[Checkpoint], scoring_model: Model | None) -> Publication | None:
         """Merge checkpoints to the next version of the model; None if too little was learned.
 
-        `scoring_model` scores the pending vectors that the newest known model, which is the previous version, has not
-        learned. None: nothing is scored. The new model's past scores are those of the previous version, and these.
+        `scoring_model` scores the pending vectors that the previous version has not learned. Their scores are added to
+        the past scores of the previous version. Without `scoring_model`, nothing is scored.
         """
         merger = self._create_merger()
         scores_builder = self._continue_past_scores()

@@ -23,7 +23,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.parallel_requests import wait_for_end
 from streampca.worker.group_store import GroupStore, StoreComparison, compare_store
 from streampca.worker.learned_topic import LearnedTopic
-from streampca.worker.missing import find_missing_checkpoints
+from streampca.worker.missing import find_partitions_behind_model
 from streampca.worker.starts import find_backfills, find_start_offsets, read_backfills
 from streampca.worker.writer import CheckpointWriter
 
@@ -49,6 +49,11 @@ class AssignedFolds:
         self.saved: dict[int, Fold] = {}  # the folds on disk
         self.uncommitted: set[int] = set()  # the next save commits their offsets, even if nothing new was learned
         self.why_unrestored: dict[int, str] = {}  # by partition, why the last attempt could not restore it
+
+    @property
+    def has_restored_any(self) -> bool:
+        """Whether any assigned partition is restored; its fold is on disk."""
+        return len(self.saved) > 0
 
     def note_restored(self, folds: Mapping[int, Fold]) -> None:
         """Note that these folds are on disk, and that their partitions are restored."""
@@ -110,7 +115,7 @@ class Restorer:
         if new:
             yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
-        if self._store_errors and not self._assigned.saved and not new:
+        if self._store_errors and not self._assigned.has_restored_any and not new:
             raise self._store_errors[0]
 
     def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
@@ -119,7 +124,7 @@ class Restorer:
         While no partition is restored, also read the id of the topic and, if the settings do not name the dimensions,
         take their names from a backfill.
         """
-        has_restored_none = not self._assigned.saved
+        has_restored_none = not self._assigned.has_restored_any
         if has_restored_none:
             # If the topic was replaced since the start, this worker reads the new one.
             self._topic.read_id()
@@ -228,14 +233,14 @@ class Restorer:
     def _find_reasons_not_to_begin(
         self, partitions: Collection[int], newest_model: PublishedModel | None, offsets: Mapping[int, int]
     ) -> dict[int, str]:
-        """Return {partition: reason} for the partitions that must not begin. New `partitions` have no checkpoint.
+        """Return {partition: reason} for the partitions that must not begin.
 
-        `offsets` are the offsets of the newest checkpoints of all partitions. They include backfills, which have
-        partition numbers of their own.
+        `partitions` have no checkpoint: they are new, or their checkpoint was lost. `offsets` are the offsets of the
+        newest checkpoints of all partitions. They include backfills, which have partition numbers of their own.
         """
         # If the newest model contains a partition without a checkpoint, the checkpoint was lost. Such a partition must
         # not begin: the next model would lack what the newest model has learned of the partition.
-        why_missing = find_missing_checkpoints(newest_model, offsets, self._topic.id)
+        why_missing = find_partitions_behind_model(newest_model, offsets, self._topic.id)
         missing_backfills = [number for number in why_missing if is_backfill(number)]
         if self._start == "backfill" and missing_backfills:
             # Each partition begins where the backfills end, so no partition can begin if a backfill is missing.

@@ -32,7 +32,7 @@ from streampca.worker import checkpointer, group_store, learned_topic, publisher
 from streampca.worker.checkpointer import Checkpointer
 from streampca.worker.learned_topic import LearnedTopic
 from streampca.worker.loop import Learned, Worker
-from streampca.worker.missing import find_missing_checkpoints
+from streampca.worker.missing import find_partitions_behind_model
 from streampca.worker.restorer import Restorer
 from streampca.worker.writer import CheckpointWriter, SaveResult
 from tests.in_memory.topic import Log
@@ -171,7 +171,7 @@ def _rejects_by_its_cache(self: SchemaCache[Any], value: bytes) -> Any:
 
 
 def _misses_nothing_of_another_topic(model: PublishedModel | None, offsets: Mapping[int, int], topic_id: str) -> Any:
-    missing = find_missing_checkpoints(model, offsets, topic_id)
+    missing = find_partitions_behind_model(model, offsets, topic_id)
     is_other_topic = model is not None and model.topic_id != topic_id
     return {partition: cause for partition, cause in missing.items() if is_backfill(partition) or not is_other_topic}
 
@@ -230,7 +230,7 @@ MUTANTS: Mutants = {
 GONE_MUTANTS: Mutants = {
     "a topic that was created again begins beside models of the old one": (
         900701,
-        make_patch(restorer, find_missing_checkpoints=_misses_nothing_of_another_topic),
+        make_patch(restorer, find_partitions_behind_model=_misses_nothing_of_another_topic),
     ),
     "models shrink": (4, make_patch(publisher, _raise_if_missing=do_nothing)),
 }

@@ -34,7 +34,7 @@ from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.directory import DirectoryStore
 from streampca.stores.models import Models
 from streampca.stores.object_store import ObjectStore
-from streampca.worker.missing import find_missing_checkpoints, refuse_missing
+from streampca.worker.missing import find_partitions_behind_model, refuse_missing
 from streampca.worker.publisher import Publisher
 from streampca.worker.writer import CheckpointWriter
 from tests.errors import refusal
@@ -353,13 +353,15 @@ def test_a_model_misses_what_it_contains_and_checkpoints_do_not(
 ) -> None:
     """Of another topic, the offsets say nothing about its partitions, but each must have a checkpoint."""
     model = replace(numbered(7), positions=positions, topic_id="id-1")
-    missing = find_missing_checkpoints(model, offsets, topic_id)
+    missing = find_partitions_behind_model(model, offsets, topic_id)
     compared = {p for p in positions if p >= BACKFILL or topic_id != "id-2"}
     needed = {p: at if p in compared else 0 for p, at in positions.items()}
     assert missing.keys() == {p for p, at in needed.items() if offsets.get(p, -1) < at}
     assert all(partition_name(p) in text for p, text in missing.items())
     assert (
-        find_missing_checkpoints(model, positions, topic_id) == find_missing_checkpoints(None, offsets, topic_id) == {}
+        find_partitions_behind_model(model, positions, topic_id)
+        == find_partitions_behind_model(None, offsets, topic_id)
+        == {}
     )
 
 
