@@ -99,7 +99,7 @@ def _make_missing_to_nan(missing: MissingValues) -> _MissingToNan:
         return _MissingToNan("", constants={}, output_name=name_of_vectors)
     text = ""
     constants: dict[str, NDArray[Any]] = {
-        # The axis that the template adds to the vectors (n, d), to compare each entry with all missing values along it.
+        # The axis of the missing values: the template makes the vectors (n, d, 1), and compares each entry along it.
         "last": np.array([2]),
         "nan": np.array(np.nan),
     }

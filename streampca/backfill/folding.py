@@ -58,7 +58,10 @@ class BackfillPlan:
 
     @property
     def options(self) -> FileOptions:
-        """The options for reading: the user's, what is learned, and columns that decide which rows are learned."""
+        """The user's options for reading, completed by what this plan needs.
+
+        The fold gives the dimensions and their names. The columns of times or offsets decide which rows are learned.
+        """
         other_columns = []
         if self.timestamp_column:
             other_columns.append(self.timestamp_column)

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 
 def run(
     settings: WorkerSettings, sources: Sequence[str], file_options: FileOptions, timestamp_column: str | None,
-    until: str | None, number: int, scheduler: str | None, rejects: Path | None,
+    until: str | None, backfill_number: int, scheduler: str | None, rejects: Path | None,
 ) -> None:  # fmt: skip
-    """Learn the rows of files, save a checkpoint, and print what was learned."""
+    """Learn the rows of files, save a checkpoint, and print what was learned.
+
+    `backfill_number` tells the backfills of a topic apart.
+    """
     with explain_missing_extra("dask" if scheduler else "backfill", needed_by="this"):
         from streampca.backfill import engines
         from streampca.backfill.execute import add_names_of_dimensions, execute
@@ -44,7 +47,7 @@ def run(
     if rejects:
         check_writable(str(rejects), ".parquet")
     chunks = chunks_of(sources)
-    plan = _make_plan(settings, file_options, timestamp_column, until, number)
+    plan = _make_plan(settings, file_options, timestamp_column, until, backfill_number)
     store = open_store(settings.store)
     plan, first_file = add_names_of_dimensions(store, plan, chunks)
     print_notes(first_file)
@@ -70,8 +73,9 @@ def run(
 
 
 def _make_plan(
-    settings: WorkerSettings, file_options: FileOptions, timestamp_column: str | None, until: str | None, number: int
-) -> "BackfillPlan":
+    settings: WorkerSettings, file_options: FileOptions, timestamp_column: str | None, until: str | None,
+    backfill_number: int,
+) -> "BackfillPlan":  # fmt: skip
     """Return what is learned and how. `until` is a time or offsets of partitions. Raises `SettingsError`."""
     from streampca.backfill import BackfillPlan
 
@@ -86,7 +90,7 @@ def _make_plan(
         timestamp_column=timestamp_column,
         until_ms=until_ms,
         until_offsets=until_offsets,
-        number=number,
+        number=backfill_number,
     )
 
 

@@ -137,9 +137,8 @@ def _make_published_model(
 ) -> model_file.PublishedModel:
     """Make the model that `fit` writes to its output file.
 
-    `fit --start-from` can continue from this model. For that, the model also has the covariance; if the state does not
-    keep the covariance, the axes. `known` has the share of the weight for which each entry, or each pair of entries,
-    has been known.
+    So that `fit --start-from` can continue from this model, it also has the covariance, or the axes if the state keeps
+    no covariance. And it has `known`: for which share of the weight each entry, or each pair of entries, was known.
     """
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
     covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)

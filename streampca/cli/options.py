@@ -181,14 +181,18 @@ def command(
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
-    The function's first parameter takes the settings. Annotated `Options`, it gets the text of each option. Annotated
-    with the name of a settings class, it gets an object of this class, made from the options. With `logs_errors`,
-    errors are logged instead of printed.
+    The annotation of the function's first parameter decides what it gets:
+
+    - `Options`: a dict with the text of each option.
+    - The name of a settings class: an object of this class, made from the options.
+
+    The function's other parameters are further options of the command. With `logs_errors`, errors are logged instead
+    of printed.
     """
     option_names = (*setting_names, "config")
 
     def add_command(function: Callable[..., None]) -> None:
-        """Add `function` as a command. Its parameters after the first are options that are not settings."""
+        """Add `function` as a command."""
         first_parameter, *own_parameters = inspect.signature(function).parameters.values()
         takes_options = first_parameter.annotation is Options
 

@@ -139,8 +139,8 @@ def _pace(values: Iterator[EncodedRow], rate: float | None) -> Iterator[EncodedR
 def _sleep_until(due: float) -> None:
     """Sleep until `time.monotonic` has reached `due`.
 
-    A sleep lasts at least 20 ms, so it may end late. If the next times of the caller have passed meanwhile, the calls
-    with these times return at once.
+    A sleep lasts at least 20 ms, so it may end late. A caller with a schedule catches up: if `due` has passed already,
+    a call returns at once.
     """
     ahead_s = due - time.monotonic()
     while ahead_s > 0:

@@ -73,7 +73,10 @@ class WorkerStart(MemberStart):
         return finding
 
     def _compile_learning_functions(self) -> str:
-        """Compile the learning functions, unless they are cached. Returns which kernels of OpenBLAS NumPy uses."""
+        """Compile the learning functions, unless they are cached.
+
+        Returns the finding of this step, which is the same without compiling: which kernels of OpenBLAS NumPy uses.
+        """
 
         def log_compilation() -> None:
             log.info("compiling kernels", expected_seconds=_COMPILATION_S)

@@ -34,7 +34,7 @@ class Drift(NamedTuple):
     mean_shift_ratio: float  # squared shift of the mean, divided by the earlier total variance; not finite if that is 0
 
     @property
-    def causes(self) -> list[Cause]:
+    def why_outdated(self) -> list[Cause]:
         """Which parts have moved so much that the earlier model is outdated; none if the earlier model still fits."""
         causes: list[Cause] = []
         if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:

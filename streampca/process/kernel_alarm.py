@@ -86,7 +86,7 @@ class KernelAlarm:
         if sys.platform != "linux":
             return
         self._c_library.timer_delete(self._timer)
-        signal.alarm(0)  # cancels the alarm that the timer has started if it ran out
+        signal.alarm(0)  # if the timer has run out already, it has started an alarm: cancel it
         faulthandler.unregister(signal.SIGALRM)  # which `start` has set to handle the alarm
         # The handler before is a C function, which Python's `signal.signal` does not accept.
         self._c_signal(signal.SIGALRM, self._handler_before)

@@ -181,8 +181,8 @@ def _list_possible_names(steps: Sequence[Step]) -> list[str]:
         left.temp, left.temp.value
         wheels[side=left].sensors[id=temp].value
 
-    A choice, such as `[side=left]`, is named by its word, `left`. Only the whole path has the other names before the
-    last choice: here `wheels` and `sensors`.
+    A choice, such as `[side=left]`, is named by its word, `left`. The other steps before the last choice, here `wheels`
+    and `sensors`, are only in the whole path.
     """
     chosen_words: list[str] = []
     steps_after_last_choice: list[str] = []

@@ -40,7 +40,8 @@ _GZIP_OPTIONS: dict[str, Any] = {
     "exclude_content_types": (NPY, NPZ, OCTET_STREAM, "image/png"),  # each request compares its type with all of these
 }
 
-# FastAPI's OpenTelemetry: if a tracer is installed, one span for each request, and nothing else.
+# FastAPI's argument `telemetry` configures OpenTelemetry: if a tracer is installed, one span for each request, and
+# nothing else.
 _TELEMETRY_OPTIONS: Any = {
     "metrics": False,
     "logs": False,
@@ -82,6 +83,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )
     app.state.model_cache = served.cache
+    # The layers around the endpoints, in place of FastAPI's own, which would answer errors in another format.
     app.middleware_stack = _create_layers(app.router, metrics, tokens, settings)
     engine = Engine(served, metrics, settings.topic, settings.max_body_bytes, label_path=settings.label)
     _add_endpoints(app, engine)
@@ -102,10 +104,7 @@ def _add_endpoints(app: FastAPI, engine: Engine) -> None:
 def _create_layers(
     router: ASGIApp, metrics: SidecarMetrics, tokens: BearerTokens | None, settings: ServeSettings
 ) -> ASGIApp:
-    """Return the router, wrapped in layers that replace FastAPI's own.
-
-    FastAPI's own layers would answer errors in another format.
-    """
+    """Return the router, wrapped in layers that replace FastAPI's own."""
     app: ASGIApp = AsyncExitStackMiddleware(router)  # FastAPI's routes need this layer
     app = _restrict_hosts(app, settings)
     app = OuterMiddleware(app, metrics, tokens)

@@ -126,8 +126,8 @@ class Engine:
             return await self.run_in_thread(process)
         except NotLoadedError as error:  # the model that the request names is not in memory
             version = error.version
-        # While the model is loaded, the parsed numbers would take much memory. So they were dropped with the error, and
-        # the request is parsed again with the model.
+        # The parsed numbers would take much memory while the model is being loaded. They were dropped with the error,
+        # so the request is parsed again once the model is there.
         loaded = await self.find(version)
         return await self.run_in_thread(partial(process, loaded=loaded))
 

@@ -114,7 +114,7 @@ class OuterMiddleware:
             _check_token(self._tokens, scope, headers)
         _refuse_cross_site(scope["path"], headers)
         if has_large_body(headers):
-            await answer.take_slot(SLOT_TIMEOUT_S)
+            await answer.take_slot(SLOT_TIMEOUT_S)  # one for large requests; `__call__` releases it after the answer
 
     async def _send_error(self, error: Exception, scope: Scope, receive: Receive, answer: "_Answer") -> Problem:
         """Answer a request with the error that it has raised. Return the type of the error."""

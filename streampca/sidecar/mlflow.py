@@ -141,7 +141,8 @@ def _order_columns(vectors: Array, columns: Sequence[str], names: Sequence[str])
 
     Raises `RequestError` if rows have another width than `columns`.
     """
-    vectors = shape_rows(vectors, "vectors", len(columns))  # cuts rows in base64; other rows keep their width
+    # Rows in base64 get the width of `columns`. Rows in JSON keep their own width, which is checked below.
+    vectors = shape_rows(vectors, "vectors", len(columns))
     if len(vectors) == 0:  # an array without rows may have no columns
         return vectors
     width = vectors.shape[1]

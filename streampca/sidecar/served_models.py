@@ -86,8 +86,9 @@ class ServedModels:
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pins, and ask workers about a newest model that is old: it is still good if it has every record.
+        """Refresh the pins. If the newest model is old, find out from workers whether it has learned every record.
 
+        If it has, the model does not count as too old.
         `models` has the listing of the store that the cache has just made, so the store is not listed again.
         """
         newest = self.cache.current
@@ -138,7 +139,7 @@ class ServedModels:
                 continue
             if pinned.model.dimensions == newest.model.dimensions:
                 drift = measure_drift(pinned.model, newest.model)
-                drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.causes}
+                drifts[name] = {"version": version, **drift._asdict(), "outdated": drift.why_outdated}
         if gone_pins and gone_pins != self.gone_pins:
             log.warning("pinned models are gone", pins=gone_pins)
         self.gone_pins = gone_pins

@@ -114,7 +114,7 @@ def is_outdated(before: F64, after: F64, half_life: float | None) -> bool:
     pinned = axes.make_model(axes.decompose(state, config.columns), 8)
     state, _ = learn(state, after, np.full(len(after), retention), config)
     moved = measure_drift(pinned, axes.make_model(axes.decompose(state, config.columns), 8))
-    return bool(moved.causes)
+    return bool(moved.why_outdated)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_model_is_outdated_beyond_the_limits(explained: float, mean_shift: flo
         newest_explained_variance_ratio=0.8,
         mean_shift_ratio=mean_shift,
     )
-    assert drift.causes == causes
+    assert drift.why_outdated == causes
 
 
 @pytest.mark.parametrize("half_life", [300, 1000, None])

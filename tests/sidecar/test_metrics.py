@@ -64,11 +64,11 @@ def test_the_newest_model_has_its_drift_from_pinned_ones(client: Client, app: Fa
         pin("pinned", 10)
         app.state.model_cache.poll()
         answer = client.get("/v1/model", headers={"If-None-Match": etag})
-        moved = {"version": 10, **drift._asdict(), "outdated": drift.causes} if pin == pins.set else {}
+        moved = {"version": 10, **drift._asdict(), "outdated": drift.why_outdated} if pin == pins.set else {}
         assert answer.json()["drift"] == ({"pinned": moved} if moved else {})
         samples = {f'streampca_drift_{field}{{pin="pinned"}}': moved[field] for field in _DRIFT_TEXTS if moved}
         if moved:
-            samples['streampca_drift_outdated{pin="pinned"}'] = float(bool(drift.causes))
+            samples['streampca_drift_outdated{pin="pinned"}'] = float(bool(drift.why_outdated))
         assert {name: value for name, value in scrape(client).items() if "_drift_" in name} == samples
         etag = answer.headers["etag"]
         assert client.get("/v1/model", headers={"If-None-Match": etag}).status_code == 304
