@@ -132,7 +132,7 @@ class Checkpoints:
             return checkpoint
         if error_by_offset:
             self._raise_unusable(partition, error_by_offset)
-        # All checkpoints were deleted. Forget the newest one, or an error of `save` would report it as lost.
+        # If all checkpoints were deleted, forget the newest one: otherwise an error of `save` could report it as lost.
         self._memory.newest_known.pop(partition, None)
         return None
 
