@@ -194,17 +194,18 @@ def _open_arrow_file(path: str) -> Iterator[_Tables]:
 def _read_parquet(
     table: Any, names: Sequence[str], row_group_bounds: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
-    """Yield record batches of the row groups, each with the share of all rows of the file that was read so far."""
+    """Yield record batches of the row groups, each with the share of their rows that was read so far."""
     start, end = row_group_bounds or (0, table.num_row_groups)
+    groups = {i: table.metadata.row_group(i) for i in range(start, end)}
+    row_count = sum(group.num_rows for group in groups.values())
     rows_read = 0
-    for i in range(start, end):
-        group = table.metadata.row_group(i)
+    for i, group in groups.items():
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
         # As many rows as hold `_NUMBERS_PER_BATCH` numbers, but at least one.
         rows_per_batch = max(_NUMBERS_PER_BATCH * group.num_rows // max(number_count, 1), 1)
         for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):
             rows_read += len(batch)
-            yield batch, rows_read / table.metadata.num_rows
+            yield batch, rows_read / row_count
 
 
 def _read_stream(
