@@ -189,7 +189,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # of a stream in which all messages have the same weight
+        concentration=1 / max(model.weight, 1.0),  # κ, if all messages have the same share of the weight
         scale=model.scale,
         known=known_shares,
     )

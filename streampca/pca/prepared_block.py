@@ -80,7 +80,7 @@ def prepare_block(
     rows = V
     if has_gaps or state.known is not None:
         state_before, rows = prepare_new_entries(state, V, config.center)  # sets the means of new entries
-    missing_in_block = None  # (d,): share of the weight, of the messages of the block that lack each entry
+    missing_in_block: F64 | None = None  # (d,): share of the weight, of the messages of the block that lack each entry
     if has_gaps:
         missing_in_block = weights.c @ np.isnan(rows)  # c: share of each message in the weight after the block
     missing_shares = pool_shares(
