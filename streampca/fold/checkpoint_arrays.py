@@ -35,7 +35,8 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
     """Return the shape and dtype that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # A length that cannot be found is 0 here. Such a file is damaged: `C` or `pending` does not have the shape below.
+    # If `dimensions`, `C` or `pending` is missing or malformed, the length is taken as 0. The file is refused in any
+    # case, because `C` or `pending` does not have the shape below.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     column_count = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0

@@ -56,14 +56,14 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
         earlier_axes = np.linalg.qr(earlier_axes * to_newest_units[:, None])[0]
-    # `floored_variance` is the variance of an axis, raised to the variance of rounding if it is less. An axis with less
-    # variance is left out, since its angle means nothing.
+    # `floored_variance` is larger than the variance of an axis only if rounding may cause this variance. Such an axis
+    # is left out, since its angle means nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     axes_above_rounding = newest_axes[:, is_above_rounding]
     # New messages have less variance along the newest axes than the messages from which these axes were learned. This
     # variance is estimated for each axis.
     new_variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
-    new_variance_along_earlier = _compute_explained_variance(newest, newest_axes, earlier_axes)
+    new_variance_along_earlier = _compute_explained_variance(newest, U=newest_axes, Q=earlier_axes)
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
     return Drift(
         angle_radians=float(principal_angles(axes_above_rounding.T, earlier_axes.T).max(initial=0.0)),
@@ -88,7 +88,7 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # 0 for an axis that fits only noise
-    axis_count = len(is_spike)  # axes beyond the number of observed entries have no overlap
+    axis_count = len(is_spike)  # may be less than k: `spikes` has at most as many axes as there are observed entries
     U_spikes = U[:, :axis_count][:, is_spike]
     share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)  # squared lengths of the projections of the newest axes
     true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
