@@ -72,10 +72,11 @@ class OnlineFit:
         if self.loaded_model:
             return self.loaded_model.model
         state = self.state
+        # For a share of the variance, `k` is how many components explain it. For None and "mle", `k` is all components.
         k = choose_number_of_components(state, self.components_or_share)
         n_components = self.parameters["n_components"]
         if n_components in (None, "mle"):
-            k = min(k, state.count)  # as in scikit-learn
+            k = min(k, state.count)  # as in scikit-learn: no more components than rows
         model = make_model(state, k)
         if n_components != "mle":
             return model

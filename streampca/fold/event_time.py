@@ -64,8 +64,10 @@ class EventTime:
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the medians (n,) of the n windows of 63 consecutive timestamps; there are n + 62 timestamps."""
     n = len(timestamps) - _WINDOW + 1
+    if n == 0:  # `sliding_window_view` would raise
+        return np.empty(0, np.int64)
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted or n == 0:  # an optimisation: usually they are sorted
+    if is_sorted:  # an optimisation: usually they are sorted
         return timestamps[_MIDDLE : _MIDDLE + n]
     windows = np.lib.stride_tricks.sliding_window_view(timestamps, _WINDOW)
     medians = np.empty(n, np.int64)

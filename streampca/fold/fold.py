@@ -197,6 +197,7 @@ class FoldConfig:
             half_lives_per_ms = 1.0 / (self.half_life_seconds * 1000.0)
             # An optimisation: of thousands of messages in a second, few advance the time.
             advancing = np.flatnonzero(elapsed_ms)
+            # A loop, because `np.exp2` rounds some powers differently than `**`, which would change the bits of folds.
             retention[advancing] = [2.0 ** (-float(ms) * half_lives_per_ms) for ms in elapsed_ms[advancing]]
         return retention
 

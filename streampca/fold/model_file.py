@@ -224,6 +224,7 @@ def _find_problem(published: PublishedModel) -> str | None:
         return "`seen` does not hold one truth value for each dimension"
     if not npz.are_valid_names(published.names, d):
         return f"the names of the dimensions are not {d} different names of 1 to {npz.MAX_NAME} characters"
+    # In files, the array `covariance_or_axes` is called `learned`.
     if not _are_valid_for_learning(published.covariance_or_axes, published.known, d):
         return "the arrays from which learning continues (`learned`, `known`) do not fit the model"
     return _find_wrong_number(published)

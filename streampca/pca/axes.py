@@ -23,7 +23,7 @@ def decompose(state: State, columns: int) -> State:
     if state.covariance is None:
         return state
     smallest_deviation = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers underflow
-    # Which axes are kept: the first `columns` whose variance is neither rounding nor too small.
+    # At most `columns` axes are kept, and no axis whose variance is only rounding or would underflow.
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest_deviation)
     return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
 
@@ -160,7 +160,8 @@ def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32
     t = model_total_variance or 1.0
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(t), np.float32)  # `state.C` holds all columns, [C | F]
-    packed = _unpack_standardised(state.covariance, state)[np.tril_indices(len(state.mean))]
+    square = _unpack_standardised(state.covariance, state)
+    packed = square[np.tril_indices(len(state.mean))]
     return np.asarray(packed / t, np.float32)
 
 
@@ -212,8 +213,9 @@ def _restore_columns(state: State, model: Model, saved_columns: Array | None, co
     columns = np.ascontiguousarray(columns[:, has_variance], config.dtype)
     variances = None
     if model.scale is not None:
-        # The state keeps the variances of the data, before they are standardised. The scale is 1/standard deviation.
-        standardised_variances = _find_standardised_variances(columns, model.scale)
+        # The state keeps the variances of the data, which a model does not have. They follow from the scale, which
+        # is 1/standard deviation. A constant entry also has a scale, 1, but no variance.
+        standardised_variances = _find_standardised_variances(columns, model.scale)  # 0 for a constant entry, else 1
         variances = standardised_variances / model.scale**2
     return replace(state, C=columns, variances=variances)
 
@@ -254,8 +256,7 @@ def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     noise = model.noise_variance if model.total_variance > 0 else 0.0
     covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
-        # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant. A constant
-        # entry is recognised by its scale, and because it is 0 on all axes that have variance.
+        # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant.
         axes_with_variance = U[:, model.explained_variance > 0]
         np.fill_diagonal(covariance, _find_standardised_variances(axes_with_variance, model.scale))
     return np.asarray(covariance)

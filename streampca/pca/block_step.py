@@ -99,9 +99,10 @@ def _update_with_covariance(
        block, and random sums of the block's rows, which contain new directions.
     3. Search the leading axes of Σ from these columns. The leading axes are the next [C | F].
     """
-    # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, it is in the units of the next scale.
+    # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, `square` is in the units of the next
+    # scale. The columns are still in the units of the old scale, so step 2 converts them.
     covariance_before = partly_updated.covariance
-    if covariance_before is None:
+    if covariance_before is None:  # before the first block: a packed triangle of zeros
         covariance_before = np.zeros(config.dimensions * (config.dimensions + 1) // 2)
     if prepared.has_unknown_entries:
         next_state, square = add_block_with_gaps(partly_updated, covariance_before, prepared, learned, config)

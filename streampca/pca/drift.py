@@ -37,7 +37,9 @@ class Drift(NamedTuple):
     def why_outdated(self) -> list[Cause]:
         """Which parts have moved so much that the earlier model is outdated; none if the earlier model still fits."""
         causes: list[Cause] = []
-        if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:
+        along_earlier_axes = self.explained_variance_ratio
+        along_newest_axes = self.newest_explained_variance_ratio
+        if along_earlier_axes < _LEAST_SHARE * along_newest_axes:
             causes.append("axes")
         if self.mean_shift_ratio > _MAX_MEAN_SHIFT_RATIO:
             causes.append("mean")
@@ -99,7 +101,8 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F64) -> float:
     """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units.
 
-    `to_newest_units` (d,) converts entries from the earlier units.
+    In the units of a model, each entry is multiplied by `Model.D` (d,). `to_newest_units` (d,) converts entries from
+    the earlier units.
     """
     squared_shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):

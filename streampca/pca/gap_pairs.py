@@ -79,9 +79,10 @@ def _drop_if_variance_too_small(
 ) -> pairs.PredictedChanges:
     """Drop the prediction for an entry if the variance of the entry would become too small.
 
-    `prediction` has the change of each entry that is expected from the changes of other entries. The messages that have
-    the entry replace the share E of its variance, so the share 1 − E of `variance_before` (d,) must be left. If less
-    would be left, the prediction is wrong: it could even make the variance 0.
+    `shown_changes` has the changes that are computed from the values in the block. `prediction` has the change of each
+    entry that is expected from the changes of other entries. The messages that have the entry replace the share E of
+    its variance, so the share 1 − E of `variance_before` (d,) must be left. If less would be left, the prediction is
+    wrong: it could even make the variance 0.
     """
     E = step.replaced_share  # 0 if no message of the block has the entry
     _, variance_if_predicted = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)

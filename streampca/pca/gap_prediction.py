@@ -104,8 +104,9 @@ def _find_limiting_factors(changes: _CoordinateChanges) -> tuple[float, float]:
     """Return two factors, at most 1, which limit predicted changes: one for means, one for covariances.
 
     Changes are predicted from the coordinates x (K,) of messages on the axes C, whose mean square is about 1. x is
-    computed from the ordinary entries, which began early in the stream and occur in the block. If these entries are
-    nearly constant, x may be far too large. So changes are limited to those of coordinates with a mean square of 30.
+    computed only from the ordinary entries, which the block has, and which have been known for most of the weight. If
+    these entries hardly vary, a small deviation gives a huge x. So changes are limited to those of coordinates with a
+    mean square of 30.
     """
     largest_square = _LARGEST_MEAN_SQUARE * len(changes.mean)  # of all K coordinates together
     square_of_mean = float(changes.mean @ changes.mean)
@@ -116,7 +117,7 @@ def _find_limiting_factors(changes: _CoordinateChanges) -> tuple[float, float]:
 
 def _find_reducing_factor(square: float, largest: float) -> float:
     """Return min(1, largest/square), by which a square must be multiplied so that it is at most `largest`."""
-    is_too_large = square > largest  # not if it is NaN
+    is_too_large = square > largest  # also False if `square` is NaN
     return largest / square if is_too_large else 1.0
 
 

@@ -226,7 +226,8 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     `is_known`, so the first row stands for all.
     """
     with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
-    L = with_both_groups[is_known[np.ix_(with_both_groups, with_both_groups)].all(axis=1)]
+    occurred_together = is_known[np.ix_(with_both_groups, with_both_groups)]
+    L = with_both_groups[occurred_together.all(axis=1)]  # entries that occurred with all of `with_both_groups`
     if not len(L):
         return np.zeros((len(group_i), len(group_j)))
     variance, axes = np.linalg.eigh(S[np.ix_(L, L)])

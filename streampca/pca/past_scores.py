@@ -85,9 +85,11 @@ class PastScores:
         """Return the p-value of each score: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            bins, fraction_above = _find_bins(values)  # the part of its bin's width that lies above a value
-            at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]  # 1: the new score itself
-            all_scores = 1 + weights_above[0] + weights[0]  # the first bin, and all bins above it
+            # The part of a bin's width above the value is taken as the part of the bin's weight above the value.
+            bins, fraction_above = _find_bins(values)
+            # 1 is the weight of the new score itself, which is at least as high as itself.
+            at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]
+            all_scores = 1 + weights_above[0] + weights[0]  # index 0: the lowest bin, and all bins above it
             p.append(at_least_as_high / all_scores)
         return Scores(*p)
 

@@ -69,9 +69,9 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
     """Pool the packed covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
 
-    `added` has the share n in each pair of entries (`added_shares`, packed), and the share e (d,) in each single entry.
-    δ (d,) is the mean of `added` less the mean of `before`. So the pooled mean is eδ from the mean of `before`, and
-    (1 − e)δ from the mean of `added`:
+    In each pair of entries, the share n of the pooled weight comes from `added` (`added_shares`, packed like Σ₁). The
+    diagonal of n, for single entries, is e (d,). δ (d,) is the mean of `added` less the mean of `before`. So the pooled
+    mean is eδ from the mean of `before`, and (1 − e)δ from the mean of `added`:
 
         (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)        a = eδ        b = (1 − e)δ
     """
@@ -86,7 +86,8 @@ def _compute_added_shares(before: State, added: State, past_weight: float, new_w
 
     `past_weight` and `new_weight` are the weights of the states, with the sum 1. In pairs of entries that began late
     or are rare, only a fraction of a state's weight counts. Returns None if all weight counts in all pairs: then the
-    share is `new_weight` in all pairs. If the states do not keep Σ, returns the shares in single entries, (d,).
+    share is `new_weight` in all pairs. If the states do not keep their covariance, but only axes, returns one share for
+    each entry, (d,). "Packed" means: the lower triangle of the matrix (d, d) as a vector.
     """
     fraction_before = _compute_pair_fractions(before)  # None: the whole weight counts in all pairs
     fraction_added = _compute_pair_fractions(added)

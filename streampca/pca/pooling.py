@@ -55,9 +55,9 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        Means and variances are pooled in `_moments`. If the states keep Σ, `_moments` pools Σ, too. If the states do
-        not keep Σ, their axes, which are the columns of `state.C` = [C | F], become rows of `_rows`. When there are too
-        many rows, the rows are replaced by their leading axes.
+        Means and variances are pooled in `_moments`. If the states keep their covariance Σ, `_moments` pools Σ, too. If
+        the states do not keep Σ, their axes, which are the columns of `state.C` = [C | F], become rows of `_rows`. When
+        there are too many rows, the rows are replaced by their leading axes.
         """
         before = self._moments
         added_weight = state.weight * share
@@ -72,6 +72,7 @@ class PooledCovariance:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
             if moments.covariance is None:  # the states keep no Σ
+                # The means differ, which adds to the covariance: their weighted difference becomes a row, too.
                 self._rows = self._rows.with_state(state, past_share, new_share, weighted_difference)
         self._moments = replace(
             moments,
@@ -143,8 +144,8 @@ def _complete_covariance(state: State) -> State:
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if some message has both entries
-    # If no message has both entries, their covariance may still come from messages with filled entries. If it is 0, it
-    # is estimated.
+    # A pair of entries that no message has together may still have a covariance, from messages whose missing entries
+    # were filled. Only a pair whose covariance is still 0 is estimated.
     has_covariance = (known_shares > 0) | (S != 0)
     completed = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

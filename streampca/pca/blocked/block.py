@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array, as_kernel_input
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 from streampca.pca.blocked.recurrence import PLAIN, TRANSPOSED, learn_padded, product
 
 RANDOM_SUM_COUNT = 16  # number of random sums of a block's rows, in which new directions are searched
@@ -186,9 +186,9 @@ def _learn(
     return S, total_variance
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C by the steps of Algorithm 1 for b messages at once. `Ct_above_Y` (K + b, d) is Cᵀ above the messages Y.
+    """Update C by the gradient steps of b messages at once. `Ct_above_Y` (K + b, d) is Cᵀ above the messages Y.
 
         Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ)
 
@@ -205,7 +205,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
         for j in range(K):
             unpadded_X[s, j] = X[s, j]
             unpadded_Z_transposed[j, s] = Z[s, j]
-    residual = product(unpadded_X, Ct_above_Y[:K], PLAIN)  # XCᵀ
+    residual = product(unpadded_X, Ct_above_Y[:K], PLAIN)  # XCᵀ; `PLAIN`: no factor is transposed
     for s in range(len(X)):
         for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
@@ -215,7 +215,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
             Ct_above_Y[i, j] += change[i, j]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
     """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
@@ -226,6 +226,7 @@ def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random
         factor = math.sqrt(c[s])
         sum_index = sum_and_sign_of_rows[s, 0]
         sign = np.float64(sum_and_sign_of_rows[s, 1])
+        # Two loops, so that the compiler vectorises both.
         for j in range(rows.shape[1]):
             Y[s, j] = factor * rows[s, j]
         for j in range(rows.shape[1]):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled, compiled_within
+from streampca.pca.blocked.jit import compiled, compiled_for_compiled_callers
 from streampca.pca.state import State
 
 LARGEST_SHARE = 0.05  # q: the largest squared distance of a message, divided by tr Σ and by the weight before it
@@ -150,7 +150,7 @@ def _compute_weights(
     )
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total_variance: float, smallest_variance: float, Y: Array,
     squared_distance: F64, kept_share: F64,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import triangle
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 from streampca.pca.blocked.recurrence import TRANSPOSED, product as multiply
 
 RARELY_SHOWN = 0.1  # if a smaller share of a block's messages shows an entry or a pair, the block counts less for it
@@ -115,13 +115,13 @@ def compute_changes(
     return PairChanges(change, replaced_share, next_known)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _begins(entries: Entries, j: int) -> bool:
     """Return whether no message before this block has shown entry j."""
     return bool(entries.known_before[j] <= 0)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _estimate_moment_if_never_together(
     entries: Entries, i: int, j: int, ff: float, fr: float, rf: float, eta: float
 ) -> float:
@@ -147,7 +147,7 @@ def _estimate_moment_if_never_together(
     return moment
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
     """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
 
@@ -268,7 +268,7 @@ def add_changes(
     return after
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
     """Return the predicted change of the covariance of entries i and j, one of which must be predicted.
 

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_within
+from streampca.pca.blocked.jit import compiled_for_compiled_callers
 
 _GROUP = 16  # number of messages that are learned one by one
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
@@ -37,7 +37,7 @@ _SINGLE, _DOUBLE, PLAIN, TRANSPOSED = (np.int8(ord(letter)) for letter in "sdnt"
 _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def product(A: Array, B: Array, form: Any) -> Array:
     """Return AB if `form` is `PLAIN`, or ABᵀ if it is `TRANSPOSED`, for matrices of one type with contiguous rows.
 
@@ -67,7 +67,7 @@ def product(A: Array, B: Array, form: Any) -> Array:
     return out
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
@@ -123,7 +123,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
 # such a loop is compiled in two variants, and where arrays lie in memory would decide the order of its sums.
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def resize(A: Array, rows: int, columns: int) -> F64:
     """Return a copy of A with this number of rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
@@ -133,7 +133,7 @@ def resize(A: Array, rows: int, columns: int) -> F64:
     return new
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
@@ -174,7 +174,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
     _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
     """Update p and Sp of each later message, after a message y has changed C and S = (CᵀC)⁻¹.
 
@@ -203,7 +203,7 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
             Sp[t, j] += factor_of_u * u[j]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """Subtract shrink · v vᵀ from a symmetric S (w, w), and write the product of the new S with x to `out`.
 
@@ -232,7 +232,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _solve(X: F64, h: F64) -> F64:
     """Compute Z (b, w), with which C takes the steps of b messages at once.
 
