@@ -89,9 +89,11 @@ class Codec:
             label=self.label,  # a path
         )
 
-    @property
-    def seen_names(self) -> SeenNames:
-        """Finds names in `field` at which no vector has a number, if each of the d numbers has a path."""
+    def create_seen_names(self) -> SeenNames:
+        """Create a `SeenNames`, which has seen no vector yet.
+
+        It looks for the names in `field`; for none unless each of the d numbers has a path.
+        """
         return SeenNames(dimension_names(self.field, self.judge.dimensions))
 
     @property
