@@ -36,7 +36,7 @@ def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[n
     """Say for which names of dimensions no vector has a number; "" if there is no such name, or no vector.
 
     `is_seen_by_dimension` (d,) marks the dimensions in which a vector has a number. `names` is None if the dimensions
-    have no names. Messages call the vectors `what_was_read`.
+    have no names. `what_was_read` is what the returned text calls the vectors, such as "the first records".
     """
     has_vectors = is_seen_by_dimension.any()  # each vector has at least one number
     if not names or not has_vectors:

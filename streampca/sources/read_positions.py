@@ -121,7 +121,7 @@ class ReadPositions:
             return False
         has_fetched_to_end = 0 <= fetched.end <= fetched.next  # a negative end is unknown
         if has_fetched_to_end and fetched.next < position:
-            self.stop_as_out_of_range(partition)
+            self.stop_as_out_of_range(partition)  # keeps the record: if the log grows again, the record is compared
             return False
         # If compaction has removed the last record, the client has passed the record's offset: `records` begin with a
         # later record, or at least the next offset is later.

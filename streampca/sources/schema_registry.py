@@ -65,7 +65,7 @@ def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, m
                 return b""
             schema_id = registry.register(subject, schema)
             return frame_of(schema_id)  # the schema prefix
-    except (_BadRequestError, KeyError) as error:
+    except (_BadRequestError, KeyError) as error:  # KeyError: the registry answers `register` with HTTP status 404
         raise SourceError(str(error)) from None
     except TimeoutError as error:
         raise NoBrokerError(str(error)) from None
