@@ -43,8 +43,10 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     if _have_equal_bytes(saved, fold_at_end):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
-    # If the topic has lost messages that the worker had learned, this raises an error that says so.
+    # If not the same messages were learned, these raise an error that says so.
     _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
+    if start not in offsets:
+        _refuse_start_before_worker(where, saved.fold, fold_at_end)
     raise StreampcaError(
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
         "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
@@ -67,6 +69,16 @@ def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_ag
         raise StreampcaError(
             f"{where}: {learned_count:,} messages were learned, and the topic now holds {count_now:,} of them; "
             "compaction or retention has deleted the others, so audit newer checkpoints, soon after they were saved"
+        )
+
+
+def _refuse_start_before_worker(where: str, saved: Fold, learned_again: Fold) -> None:
+    """Raise `StreampcaError` if the records from 0 hold more messages than the worker had learned."""
+    learned_count, count_now = saved.stats.messages, learned_again.stats.messages
+    if count_now > learned_count:
+        raise StreampcaError(
+            f"{where}: {learned_count:,} messages were learned, and the topic holds {count_now:,} there, so the worker "
+            "did not begin at 0: audit between two checkpoints"
         )
 
 
