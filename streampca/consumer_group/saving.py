@@ -27,7 +27,7 @@ class Saving(NamedTuple):
     """
 
     due_after_s: float  # how soon a record should be saved after it was read
-    # Step of a save, such as "topic", or "restore" → why the last save has failed at this step. The newest failure is the last one.
+    # Step of a save, such as "topic", or "restore" → why it has failed last. The newest failure is the last one.
     failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
