@@ -235,7 +235,7 @@ class Walk(NamedTuple):
                 # `[id=temp].unit=C` is tested on the element with the id `temp`, as `unit=C`.
                 divided.on_chosen_element.append(_without_next_step(condition))
             elif chooses_element:
-                # `[id=hum].value=1` is about another element than the path chooses, and finds this element in the array.
+                # `[id=hum].value=1` is about another element than the path chooses, and looks for it in the array.
                 divided.on_array.append(condition)
             elif step is None or self.paths.ending_here:
                 # If a path ends at the array, the path leads to the whole array: no element may be left out.
