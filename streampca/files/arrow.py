@@ -85,7 +85,7 @@ def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
             # Other texts stay bytes: decoding a text that is not UTF-8 would raise an error, though nobody needs it.
-            one_row = with_texts_as_bytes(batch.slice(i, 1), except_in=names_to_decode)
+            one_row = with_texts_as_bytes(batch.slice(i, 1), names_to_decode=names_to_decode)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
@@ -261,8 +261,11 @@ def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
         PAR1 columns footer PAR1 PAR1 columns footer PAR1
 
     The positions in the last footer are counted from the start of the last file, so in the joined file they lead to
-    bytes too early. Between the end of the columns by these positions and the last footer, there may then be the
-    boundary of two files: PAR1 PAR1.
+    bytes too early. The columns then seem to end long before the last footer, with the boundary PAR1 PAR1 between them
+    and the footer.
+
+    If the last file is long, its columns seem to end after the boundary. This is not refused here: pyarrow raises an
+    error when it reads the boundary as part of a column.
     """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     last_group = metadata.row_group(metadata.num_row_groups - 1)

@@ -55,7 +55,8 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     bounds = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, bounds)
-        # If nothing has named the dimensions before, the right order of this file's columns is unknown.
+        # `options.names` were learned before, or are those of the first file. Without them, it is unknown which of this
+        # file's columns belong to the same dimensions as the columns of the first file.
         if rows.names and not options.names:
             raise InputError(
                 f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"

@@ -15,8 +15,8 @@ from streampca.formats.walk import MAX_JSON_TEXTS, parse_json_texts
 from streampca.settings.field_paths import (
     Choice,
     Condition,
-    Part,
     Path,
+    PathPart,
     get_steps,
     is_word,
     name_paths,
@@ -82,10 +82,11 @@ def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool
     value_by_path = _choose_number_paths(row, columns, options, file)
     number_paths = tuple(value_by_path)
     names_in_file = _name_dimensions(value_by_path, options) if has_names else None
-    names = names_in_file
     if names_in_file and options.names:  # the numbers are read in the order of the names in the options
         number_paths = _order_by_names(number_paths, names_in_file, options.names, file)
-        names = list(options.names)
+        names: list[str] | None = list(options.names)
+    else:  # the file or the options have no names, so the numbers are read in the order of the file or of --field
+        names = names_in_file
     number_columns = [get_steps(number_path)[0] for number_path in number_paths]
     return Columns(
         paths=number_paths,
@@ -162,7 +163,7 @@ def _find_values_of_field(field_paths: Sequence[Path], row: Any, options: FileOp
             is_pattern = any(map(_has_wildcards, field_path))
             is_gap = options.impute and not is_pattern and not are_all_missing
             if not is_gap:
-                # If the only column is missing, imputing would not help: the vector has no other numbers.
+                # `NULL_HINT` suggests missing=impute. If the only column is missing, imputing would not help.
                 impute_hint = NULL_HINT if len(field_paths) > 1 else ""
                 raise InputError(f"{error}{impute_hint}") from None
             value_by_path[field_path] = None
@@ -201,8 +202,9 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 
     1. Several paths are dimensions if d of them are given, even if they lead to arrays: with d = 2,
        {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
-    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, or if d is not known yet.
-       If the model has names, there may be more paths: only the paths with names of the model will be read.
+    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, if d is not known yet, or
+       if the model has names. With names of the model, there may be more than d paths, because the caller then keeps
+       only the paths with these names.
 
     In other cases, the result is None. For example, the only path may lead to an array that is the whole vector. Or it
     may lead into each element of an array: with d = 2, {"s": [{"v": 1}, {"v": 2}]} holds a vector at the path `s.v`.
@@ -237,9 +239,9 @@ def _choose_by_default(row: Any, options: FileOptions, file: str) -> dict[Path, 
     present_names = columns.keys() & set(learned_names)
     are_all_present = len(present_names) == len(learned_names)
     if present_names and (are_all_present or options.impute):
-        return {(Part(name),): columns.get(name) for name in learned_names}  # None if the column is missing
+        return {(PathPart(name),): columns.get(name) for name in learned_names}  # None if the column is missing
     _refuse_columns_without_numbers(columns, options, file)
-    return {(Part(name),): value for name, value in columns.items()}
+    return {(PathPart(name),): value for name, value in columns.items()}
 
 
 def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOptions, file: str) -> None:
@@ -296,7 +298,7 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
     return value_by_path
 
 
-def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
+def _match_step(step: PathPart | Choice, value: Any, file: str) -> dict[PathPart | Choice, Any]:
     """Return each step that one step of a pattern matches in `value`, with the value to which it leads.
 
     In {"x1": 1, "x2": 2, "y": 3}, the step `x*` gives {x1: 1, x2: 2}. If no name matches, raises `InputError`. In
@@ -312,7 +314,7 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
         names = [name for name in columns if name and fnmatchcase(name, step.name)]
     if not names:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")
-    return {Part(name): columns[name] for name in names}
+    return {PathPart(name): columns[name] for name in names}
 
 
 def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
@@ -325,7 +327,7 @@ def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
         steps_in_column = path_to_number[1:]  # the first step, the column, is a name by now
         for step in steps_in_column:
             # A `*` in backticks is not a wildcard.
-            if isinstance(step, Part) and not step.quoted and {"*", "?"} & set(step.name):
+            if isinstance(step, PathPart) and not step.quoted and {"*", "?"} & set(step.name):
                 pattern = spell_path(get_steps(path_to_number))
                 raise InputError(f"{file}: which names fit the pattern {pattern} is not known: write each name")
 
@@ -336,9 +338,9 @@ def parse_json_text(value: Any) -> Any:
     return parsed
 
 
-def _has_wildcards(step: Part | Choice) -> bool:
+def _has_wildcards(step: PathPart | Choice) -> bool:
     """Return whether a step of a path has wildcards, so that it may match several names."""
-    return isinstance(step, Part) and not step.quoted and not set("*?[").isdisjoint(step.name)
+    return isinstance(step, PathPart) and not step.quoted and not set("*?[").isdisjoint(step.name)
 
 
 def _find_columns(value: Any) -> Mapping[str, Any]:

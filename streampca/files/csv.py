@@ -187,12 +187,13 @@ def _find_first_values(path: str, layout: CsvLayout, options: FileOptions, parse
 
 def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> bool:
     """Return whether a cell may hold several numbers, by the paths and the first values there."""
-    lead_into_cells = any(len(path) > 1 for path in paths)  # such as `reading.temp`
+    lead_into_json = any(len(path) > 1 for path in paths)  # such as `reading.temp`: the cells of `reading` hold JSON
     texts = [value for value in values if isinstance(value, str)]
-    may_be_base64 = len(paths) == 1 and bool(texts)  # such as AACAPwAAAEA=
+    # Such as AACAPwAAAEA=. Base64 holds a whole vector. At one of several paths, it would not be decoded.
+    may_be_base64 = len(paths) == 1 and bool(texts)
     are_arrays = any(map(begins_as_array, texts))  # such as [1, 2]
     are_parsed_arrays = any(isinstance(value, list) for value in values)
-    return lead_into_cells or may_be_base64 or are_arrays or are_parsed_arrays
+    return lead_into_json or may_be_base64 or are_arrays or are_parsed_arrays
 
 
 def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> Columns:
@@ -206,5 +207,6 @@ def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> C
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has several columns {repeated[0]}")
+    # `choose_columns` cannot replace the wildcard of `labels.x*` if the first cell of `labels` is empty.
     refuse_remaining_wildcards(columns, path)
     return columns

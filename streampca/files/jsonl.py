@@ -26,16 +26,20 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     columns = layout.columns
     d = layout.dimensions
     vector_reader = NumberFields(
-        columns.paths, d, impute=options.impute, value_name="JSON document", where=options.where
+        columns.paths,
+        d,
+        impute=options.impute,
+        value_name="JSON document",
+        where=options.where,  # conditions that a row must meet
     )
+    # A column for each field that the option lists, or for each other field of the first row if the option is True.
     getter_by_column: dict[str, Callable[[Any], Any]] = {
         name: partial(_get_entry, name) for name in columns.other_columns
     }
     other_types: dict[str, str | None] = {}  # needed only by `streampca project`, which asks for all fields
-    # True asks for all other fields. If the option is a list, its names are already in `getter_by_column`.
     are_all_fields_wanted = options.other_columns is True
     if are_all_fields_wanted:
-        # Later rows may have fields that the first row lacks, so one column holds all other fields of each row.
+        # Later rows may have fields that the first row lacks, so one more column holds all other fields of each row.
         # `vector_fields` are the outermost fields of the paths to numbers, such as `a` of the path `a.b`.
         vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)
@@ -109,7 +113,7 @@ def _meets_conditions(row: Any, conditions: Sequence[Condition]) -> bool:
     """Return whether a row meets the conditions. A null row does not."""
     try:
         return row is not None and are_met(conditions, row)
-    except VectorError:  # a path chooses one element of an array, but several fit
+    except VectorError:  # such as for the condition `[id=temp].unit=C`, if several elements have the id `temp`
         return False
 
 

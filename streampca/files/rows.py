@@ -212,6 +212,7 @@ class Rows(NamedTuple):
         row_of_vector = np.repeat(np.arange(batch.row_count), vectors_per_row)
         row_numbers = rows_before + row_of_vector + 1
         vectors = self.missing_values.to_nan(vectors_in_file)
+        # The numbers in the file are only for the error: it shows -9999, which may be NaN in `vectors`.
         self._refuse_not_finite(vectors, numbers_in_file=vectors_in_file, row_numbers=row_numbers)
         return RowChunk(
             vectors=vectors,

@@ -29,7 +29,7 @@ from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds
 from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows, spell_key
 from streampca.pca.arrays import F64, Array
-from streampca.settings.field_paths import Choice, Part, Path, get_steps, parse_paths, spell_path
+from streampca.settings.field_paths import Choice, Path, PathPart, get_steps, parse_paths, spell_path
 
 _BYTES_BY_TEXT_TYPE = {
     pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view(),
@@ -59,7 +59,8 @@ class ArrowReader(Reader):
             raise
         except Exception as error:
             raise VectorError("undecodable", f"not an Arrow IPC stream: {on_one_line(error)[:200]}") from None
-        if len(vectors_of_batches) == 1:
+        # The vectors are float64, even if float32 was guessed: `guessed_dtype` only says how their bytes were read.
+        if len(vectors_of_batches) == 1:  # not copied
             joined = vectors_of_batches[0]
         else:
             # A stream may hold no record batch.
@@ -89,6 +90,7 @@ class ArrowReader(Reader):
 
         If all rows are skipped, raises `VectorError` with the reason.
         """
+        # `numbers` are the `NumberFields` at the paths. Without paths, the numbers are in the only column.
         fields = self.numbers if self.paths else self._fields_of_only_column(batches.schema.names)
         vectors = list[Array]()
         guessed_dtypes = set[str | None]()
@@ -118,7 +120,7 @@ class ArrowReader(Reader):
         """
         if len(names) != 1:
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
-        path = (Part(names[0]),)
+        path = (PathPart(names[0]),)
         return self.find_numbers_at([path], self.where)
 
 
@@ -144,34 +146,34 @@ def validate(batch: Any) -> None:
     with_texts_as_bytes(batch).validate(full=True)
 
 
-def with_texts_as_bytes(batch: Any, except_in: Collection[str] = ()) -> Any:
-    """Return the record batch with texts as bytes, except in fields with the names `except_in`.
+def with_texts_as_bytes(batch: Any, names_to_decode: Collection[str] = ()) -> Any:
+    """Return the record batch with texts as bytes, except in fields with the names `names_to_decode`.
 
     Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, except_in, keeps_texts=field.name in except_in)
+        new_type = _type_with_bytes(field.type, names_to_decode, keeps_texts=field.name in names_to_decode)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts: bool) -> Any:
+def _type_with_bytes(arrow_type: Any, names_to_decode: Collection[str], *, keeps_texts: bool) -> Any:
     """Return the type of a field with bytes in place of texts, because Arrow cannot read a text that is not UTF-8.
 
-    Fields with the names `except_in` keep their texts. `keeps_texts` says whether this field has one of these names.
+    Fields with the names `names_to_decode` keep their texts. `keeps_texts` says whether this field has such a name.
     """
     types = pa.types
     if types.is_struct(arrow_type):
         # The name of each inner field decides, whatever the name of the struct.
         fields = []
         for field in arrow_type:
-            new_type = _type_with_bytes(field.type, except_in, keeps_texts=field.name in except_in)
+            new_type = _type_with_bytes(field.type, names_to_decode, keeps_texts=field.name in names_to_decode)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
         # Items have no name of their own, so the name of the list decides.
-        item_type = _type_with_bytes(arrow_type.value_type, except_in, keeps_texts=keeps_texts)
+        item_type = _type_with_bytes(arrow_type.value_type, names_to_decode, keeps_texts=keeps_texts)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
@@ -180,8 +182,8 @@ def _type_with_bytes(arrow_type: Any, except_in: Collection[str], *, keeps_texts
         return arrow_type
     if types.is_map(arrow_type):
         # A map that keeps its texts was returned above. In this map, the texts of keys and items become bytes.
-        key_type = _type_with_bytes(arrow_type.key_type, except_in, keeps_texts=False)
-        item_type = _type_with_bytes(arrow_type.item_type, except_in, keeps_texts=False)
+        key_type = _type_with_bytes(arrow_type.key_type, names_to_decode, keeps_texts=False)
+        item_type = _type_with_bytes(arrow_type.item_type, names_to_decode, keeps_texts=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -249,7 +251,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     needed_columns = [name for name in batch.schema.names if name in needed_names]
     # A struct may have fields that are not needed. If a text in such a field is not UTF-8, Arrow would refuse to read
     # the struct. So the texts in these fields become bytes.
-    readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_in=needed_names)
+    readable_columns = with_texts_as_bytes(batch.select(needed_columns), names_to_decode=needed_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.
@@ -384,7 +386,10 @@ def stream_of(columns: Mapping[str, Column]) -> bytes:
 
 
 def column_of(values: NDArray[Any]) -> Column:
-    """Return a column of numbers, texts or bytes (n,), or of lists (n, width). NaN and None become null."""
+    """Return a column of numbers, texts or bytes (n,), or of lists (n, width).
+
+    None becomes null. NaN becomes null in a column of numbers, but stays NaN in a list.
+    """
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
     are_texts = len(values) > 0 and isinstance(values[0], str)

@@ -68,8 +68,9 @@ class AvroReader(Reader):
         return _read_datum(value, self._schemas_of_writers.get(value).original)
 
     def _parse(self, schema: WriterSchema) -> _ParsedSchemas:
-        """Parse a writer's schema, and create its single-block schema, which reads an array of floats as bytes.
+        """Parse a writer's schema, and create its single-block schema for values whose array is one Avro block.
 
+        In such a block, the floats lie side by side, so the single-block schema reads them all at once as bytes.
         If the writer's schema is refused, or if a path leads to a time or a UUID, raises `VectorError`.
         """
         referenced_types: dict[str, Any] = {}
@@ -101,7 +102,9 @@ class AvroReader(Reader):
         # In each of these cases, the value must be read as Python objects.
         has_several_paths = len(self.paths) > 1
         has_conditions = len(self.where) > 0
-        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)  # which may be an array of d numbers
+        # Debezium may write an array of N numbers in place of an unchanged value. If d is N, arrays of d numbers are
+        # compared with this array.
+        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         if has_several_paths or has_conditions or may_be_placeholder:
             return None
         schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
@@ -151,7 +154,7 @@ class AvroWriter(Writer):
                     pieces.append(values)
                 case "O":  # texts or bytes
                     pieces.append(encode_items(values, _encode_bytes))
-                case _:  # whole numbers, which fields have only in arrays (n, width)
+                case _:  # whole numbers, always in arrays (n, width), so that `row` is a list
                     pieces.append([b"".join(map(_encode_long, row)) for row in values.tolist()])
             if is_array:
                 pieces.append(_END_OF_ARRAY)
@@ -191,8 +194,10 @@ def _load_schema(text: str) -> Any:
 
     def add_prefix(entry: dict[str, Any]) -> dict[str, Any]:
         name = entry.get("logicalType")
-        is_time_or_uuid = f"{entry.get('type')}-{name}" in _TIME_AND_UUID_TYPES
-        return {**entry, "logicalType": f"{_TIME_OR_UUID_PREFIX}{name}"} if is_time_or_uuid else entry
+        name_in_fastavro = f"{entry.get('type')}-{name}"  # such as int-date
+        if name_in_fastavro not in _TIME_AND_UUID_TYPES:
+            return entry
+        return {**entry, "logicalType": f"{_TIME_OR_UUID_PREFIX}{name}"}
 
     return json.loads(text, object_hook=add_prefix)
 

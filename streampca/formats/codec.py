@@ -195,7 +195,7 @@ class Codec:
         """Say why the type that samples were read as seems to be wrong; return "" if it seems to be right."""
         if not samples:
             return ""
-        # The types of guessed samples may differ.
+        # The type is guessed for each value, so it may differ. Only samples of the first sample's type are judged.
         samples_of_one_type = [sample for sample in samples if sample.dtype == samples[0].dtype]
         is_raw_format = self._reader.raw_size is not None
         vectors = np.stack(samples_of_one_type)
@@ -272,7 +272,7 @@ class Codec:
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size
-            count = size // vector_size  # of the value's vectors
+            count = size // vector_size  # of the value's vectors; nothing remains, since a reader returns whole vectors
             if count > 1 and not self.allows_several:
                 rejects.append(Reject(index, "wrong_length", f"{count} vectors, where a value must hold one"))
                 continue

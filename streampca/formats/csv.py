@@ -51,8 +51,8 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         unquoted = _QUOTED.sub("", text)  # a line end in quotes is a part of a cell
         try:
-            # With `field`, only cells of the first line would be read, and further lines be lost. Without `field`, all
-            # cells are read.
+            # With `field`, only cells of the first line would be read, and the other lines would be lost unnoticed.
+            # Without `field`, nothing is lost: the cells of all lines must be the d numbers of the vector.
             if self._is_field_set and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
@@ -98,7 +98,7 @@ class CsvReader(Reader):
             return True
         if len(cells) == 1:
             # The only cell holds the whole vector: if d is 1, it may be a number; if not, it is an array.
-            is_number = self.dimensions <= 1 and parse_cell(cells[0]) is not None
+            is_number = self.dimensions == 1 and parse_cell(cells[0]) is not None
             return not is_number
         return any(map(begins_as_array, cells))
 

@@ -64,8 +64,11 @@ class _EarlierElements:
     def find_indices(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
         """Return, for each key, the text of each element and the index of this element.
 
-        For [{"id": "temp"}, {"id": "hum"}], the result is {"id": {"temp": 0, "hum": 1}}. If two elements have the same
-        text for a key, or if its texts are too many or too long, adds the key to `unusable_keys`.
+        For [{"id": "temp"}, {"id": "hum"}], the result is {"id": {"temp": 0, "hum": 1}}. By its text for `id`, an
+        element is found again in later values.
+
+        If two elements have the same text for a key, or if its texts are too many or too long, the key is added to
+        `unusable_keys`. The result may still have this key, with a part of the elements. The caller ignores it.
         """
         indices_by_key: dict[str, dict[str, int]] = {}
         for index, element in enumerate(array):
@@ -109,7 +112,7 @@ class ElementIndices:
         """A message for the user about the first element that was found at two indices; "" if no element has moved."""
         # By array: the index of each element, by the text that identifies the element.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
-        # For the warning: the path to an array, and how the paths of `field` go on from the array. If `field` is
+        # By the path to an array: the ends of the paths of `field` after the array, for the warning. If `field` is
         # "items.x,items.y", this is {"items": [".x", ".y"]}.
         self._path_ends_by_array: dict[str, list[str]] = {}
         self._remembered_text_count = 0  # how many texts identify elements, in all arrays; it is limited

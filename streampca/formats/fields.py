@@ -63,7 +63,8 @@ class NumberFields:
     ) -> None:
         """`paths` lead to the numbers in a value. Without paths, the value itself is the array of numbers.
 
-        `dimensions` may be 0 if it is not known yet. Then only `count_dimensions` may be called.
+        `dimensions` may be 0 if it is not known yet. Then only `count_dimensions` may be called. Errors call a value
+        `value_name`, such as "record batch".
         """
         self.paths = paths
         self.dimensions = dimensions
@@ -74,7 +75,10 @@ class NumberFields:
         # What is below is prepared for reading. Without paths, the only path is (), which leads to the value itself.
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]
         self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
-        """Names such as `shape`: beside a field of this name, an array at a path may be a sparse vector or a tensor."""
+        """Names such as `shape`: an array in an object with such a field may be a tensor or a sparse vector.
+
+        The set is empty unless a path ends at the name `values` or `data`.
+        """
         self._walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
@@ -95,6 +99,7 @@ class NumberFields:
         if self._has_path_for_each_entry:  # with the paths `a.x` and `a.y`, the container is the object at `a`
             self._steps_to_container: Sequence[Step] = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
+            # With at least two names, as here, `itemgetter` returns a tuple.
             self._get_entries: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
             are_in_one_container = all(steps[:-1] == self._steps_to_container for steps in self._steps_of_paths)
         else:  # with the path `a`, the container is the array at `a`
@@ -130,8 +135,8 @@ class NumberFields:
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
-                # The container is an array. A field beside it, such as `shape`, may say that it is not a plain vector.
-                # If there is no parent, `tensor_field_names` is empty, since the array has no name.
+                # The container is an array. If its parent has a field such as `shape`, the array may be a tensor. If
+                # the array is the whole value, it has no parent, and `tensor_field_names` is empty.
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
                 )
@@ -142,7 +147,10 @@ class NumberFields:
         return self._pack_or_suggest_field(value)
 
     def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of any value, as `pack` does. If they cannot be read, the error names a better `field`."""
+        """Return the numbers of any value: `GuessedNumbers` if its vectors are bytes, which do not say their type.
+
+        If the numbers cannot be read, raises `VectorError`, which suggests a better `field` if there is one.
+        """
         try:
             return self._pack_by_walk(value)
         except VectorError as error:
@@ -278,7 +286,7 @@ class NumberFields:
         """
         check_size(8 * len(path_indices) * len(elements.array), _MAX_BYTES)
         dicts_of_elements = [self._value_by_path(items) for items in elements.items_of_each_element()]
-        # The dict of an element is empty if the element does not meet the conditions of `where`.
+        # If an element meets the conditions of `where`, its dict has all these paths. If not, the dict is empty.
         return {
             path_index: [
                 value_by_path.get(path_index, SkipReason.CONDITION_UNMET) for value_by_path in dicts_of_elements

@@ -128,6 +128,9 @@ def loads(text: bytes) -> Any:
 
 
 def _parse_int(digits: str) -> int | float:
-    """Return a whole number as orjson does: as a float if it has more than 64 bits."""
+    """Return a whole number as orjson does: as a float if it has more than 64 bits.
+
+    The json module itself would call `int`, which raises an error for more than 4,300 digits.
+    """
     number = float(digits)
     return int(digits) if abs(number) < _MAX_INT else number

@@ -96,7 +96,8 @@ class Judge:
         # A quick test of all vectors together is enough in most batches. If the test fails, each vector is tested.
         if not self._are_surely_good(checked):
             if self.imputes:
-                # NaN has many bit patterns. All get the same, so that equal vectors have equal bits.
+                # Vectors with NaN always come here, because NaN fails the quick test. NaN has many bit patterns. All
+                # get the same, so that equal vectors have equal bits.
                 checked = np.where(np.isnan(checked), np.nan, checked)
             for i, row in self._find_bad_values(checked, counts):  # `row` is the first bad vector of value i
                 reason, message = self._why_bad(checked[row], original=vectors[row])

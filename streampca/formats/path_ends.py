@@ -22,9 +22,9 @@ def read_path_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
         if is_mongodb_number:
             return value  # not converted here, because `NumberPacker` converts all numbers later
         raise VectorError("undecodable", f"expected an array of numbers, not an object with {quote_names(value)}")
-    is_text = isinstance(value, str) and not is_number_word(value)
+    is_text = isinstance(value, str) and not is_number_word(value)  # `NumberPacker` reads words such as NaN
     if is_text and (may_be_encoded or begins_as_array(value)):
-        value = decode_text(value)
+        value = decode_text(value)  # an array, or bytes if the text is base64
     if isinstance(value, bytes) and may_be_encoded:
         return NumbersOfBytes(value, dimensions or _guess_dimensions(value))
     return value
@@ -52,7 +52,7 @@ def flatten(items: list[Any]) -> list[Any]:
     """Return single numbers and the entries of arrays in one list. Nulls in place of arrays are left out."""
     entries = list[Any]()
     for item in items:
-        if item is not SkipReason.NULL:
+        if item is not SkipReason.NULL:  # a null in place of an array, or on the way to it; None is a missing entry
             entries += item if isinstance(item, list) else [item]
     return entries
 

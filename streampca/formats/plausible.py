@@ -45,7 +45,7 @@ def explain_problem(samples: Array, *, is_raw_format: bool, dimensions: int) -> 
     message = f"read as {samples.dtype.name}, {problem}"
     if is_raw_format:
         formats = ", ".join(find_plausible_formats(samples, dimensions))
-        # Whoever writes the byte order, as in <f4, is sure of the type: numbers of such a format are not tested.
+        # The type of a format with a byte order, such as <f4, is never tested. So setting such a format skips the test.
         return (
             f"{message}; the same bytes are plausible as {formats}: set format to the right type, or skip this test "
             f"with format={samples.dtype.str} if the numbers are right"

@@ -29,7 +29,7 @@ from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, wi
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
-from streampca.settings.field_paths import Choice, Part, Path, collect_names, get_steps, parse_paths, spell_path
+from streampca.settings.field_paths import Choice, Path, PathPart, collect_names, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
 
@@ -142,7 +142,7 @@ class _PackedReader:
         """
         self._message_type = message_type
         # Each part is a name: `_find_packed_field` finds no field for a path with a choice such as `[id=temp]`.
-        self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
+        self._names = [part.name for part in reader.paths[0] if isinstance(part, PathPart)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
         self._dimensions = reader.dimensions
@@ -227,12 +227,20 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 def schema_of(layout: Layout) -> WriterSchema:
     """Return the schema of a message with these fields, inside of a message for each of `layout.enclosing_names`.
 
-    With ["a", "b"]: `message Vector { Vector2 a = 1; message Vector2 { Vector1 b = 1; message Vector1 { … } } }`.
+    The types are numbered from the innermost. With ["a", "b"], `Vector1` has the fields:
+
+        message Vector {
+          Vector2 a = 1;
+          message Vector2 {
+            Vector1 b = 1;
+            message Vector1 { … }
+          }
+        }
     """
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    # From the inside out: for ["a", "b"], `content` becomes `Vector1 b = 1; message Vector1 { … }` in the first turn.
+    # From the inside out: the first turn puts the fields into `Vector1`, the second turn puts `Vector1` into `Vector2`.
     for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
         inner_message = f"message {inner_type} {{ {content} }}"

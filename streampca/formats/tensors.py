@@ -63,7 +63,7 @@ def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
         raise VectorError("wrong_length", f"{len(numbers)} numbers in {name!r}, not as many as its shape says")
     if len(shape) == 1 or not numbers:
         return numbers
-    row_length = len(numbers) // shape[0]  # neither is 0, since `shape` multiplies to the number of numbers, above 0
+    row_length = len(numbers) // shape[0]  # no length in `shape` is 0, because their product is len(numbers) > 0
     return [TensorRow(numbers[start : start + row_length]) for start in range(0, len(numbers), row_length)]
 
 

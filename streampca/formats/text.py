@@ -97,8 +97,8 @@ def _parse_array(text: str) -> Any:
         raise ValueError("the array has no end")
     separator = "," if "," in text else None  # None stands for blanks
     entries = text[1:-1].split(separator)
-    numbers = [parse_cell(entry) for entry in entries if entry.strip()]
-    has_empty_entry = len(numbers) < len(entries)
+    has_empty_entry = not all(entry.strip() for entry in entries)  # `parse_cell` would read it as a missing number
+    numbers = [parse_cell(entry) for entry in entries]
     if has_empty_entry or None in numbers:
         raise ValueError("an entry is not a number")
     return numbers

@@ -140,8 +140,8 @@ class Walk(NamedTuple):
         if all_paths_end_here:
             return self._find_whole(value)
         # A text that holds JSON is parsed, so that the paths can lead into its content.
-        content, max_json_texts = parse_json_texts(value, self.max_json_texts)
-        walk = Walk(self.paths, self.conditions, max_json_texts)
+        content, remaining_json_texts = parse_json_texts(value, self.max_json_texts)
+        walk = Walk(self.paths, self.conditions, max_json_texts=remaining_json_texts)
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)
 
     def _find_whole(self, value: Any) -> ItemsOrReason:
@@ -178,8 +178,9 @@ class Walk(NamedTuple):
     def _divide_conditions(self, fields: Mapping[Any, Any]) -> tuple[Sequence[Condition], Sequence[Condition]]:
         """Return the conditions to test on an object, and the conditions to test on the field that all paths lead into.
 
-        If the paths are `a.x` and `a.y`, all lead into the field `a`: the condition `a.id=1` is tested on `a`, and
-        `b=2` is tested on the object. If the paths lead into different fields, all conditions are tested on the object.
+        For example, the paths `a.x` and `a.y` lead into the field `a`. The condition `a.id=1` is then tested on the
+        value of `a`, and `b=2` is tested on the object. If the paths lead into different fields, or if the object lacks
+        the field, all conditions are tested on the object. `fields` are all fields of the object.
         """
         step = self.paths.common_next_step  # such as `a`; None if there is no field into which all paths lead
         if step not in fields:
@@ -218,24 +219,29 @@ class Walk(NamedTuple):
     def _divide_conditions_in_array(self, *, has_inner_arrays: bool) -> "_DividedConditions":
         """Return which conditions are tested on an array, which on each element, and which on the chosen element.
 
-        The comments have an example of each case, for the path `[id=temp].value`.
+        If a condition on each element is not met, only this element is left out. If any other condition is not met, the
+        whole array is left out.
+
+        The examples below are for the path `[id=temp].value`. In [{"id": "temp", "value": 20}, {"id": "hum"}], the path
+        chooses the first element. In [[{"id": "temp"}], [{"id": "temp"}]], whose elements are arrays themselves, the
+        path chooses an element of each inner array.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
             step = _next_step(condition)  # such as `[id=temp]` or `unit`; None if the condition is on the array itself
-            # If there are inner arrays, `[id=temp]` chooses an element of an inner array, and none of this array.
+            # If there are inner arrays, `[id=temp]` chooses later, in each inner array.
             chooses_element = isinstance(step, Choice) and not has_inner_arrays
             if chooses_element and step == self.paths.common_next_step:  # all paths choose the same element
                 # `[id=temp].unit=C` is tested on the element with the id `temp`, as `unit=C`.
                 divided.on_chosen_element.append(_without_next_step(condition))
             elif chooses_element:
-                # `[id=hum].value=1` is about an element that the paths do not choose.
+                # `[id=hum].value=1` is about another element than the path chooses, and looks for it in the array.
                 divided.on_array.append(condition)
             elif step is None or self.paths.ending_here:
                 # If a path ends at the array, the path leads to the whole array: no element may be left out.
                 divided.on_array.append(condition)
             else:
-                # `unit=C` is tested on each element: an element that does not meet the condition is left out.
+                # `unit=C` is tested on each element. If the elements are arrays, so is `[id=temp].unit=C`.
                 divided.on_each_element.append(condition)
         return divided
 
@@ -331,11 +337,12 @@ def single_values(items: ItemsOrReason) -> Iterator[Any]:
     if isinstance(items, SkipReason):  # a condition of `where` is not met, so there are no items
         return
     for item in items:
-        if isinstance(item.value, Elements):  # the array at `a`: the path goes on in each element, with `b`
+        leads_to_nothing = isinstance(item.value, SkipReason | Absent)  # to a null on the way, or to a missing field
+        if leads_to_nothing:
+            yield None
+        elif isinstance(item.value, Elements):  # the array at `a`: the path goes on in each element, with `b`
             for items_in_element in item.value.items_of_each_element():
                 yield from single_values(items_in_element)
-        elif isinstance(item.value, SkipReason | Absent):  # the path leads to nothing
-            yield None
         else:
             yield from _values_inside(item.value)
 

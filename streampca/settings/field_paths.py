@@ -31,7 +31,7 @@ _CONDITION = re.compile(
 )
 
 
-class Part(NamedTuple):
+class PathPart(NamedTuple):
     """A name in a path."""
 
     name: str
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
     word: str
 
 
-Path: TypeAlias = tuple[Part | Choice, ...]
+Path: TypeAlias = tuple[PathPart | Choice, ...]
 
 Step: TypeAlias = str | Choice
 """One step into a value: the name of an entry, or the choice of an element."""
@@ -102,16 +102,17 @@ def parse_paths(field: str) -> tuple[Path, ...]:
 def _make_parts(match: re.Match[str]) -> Path:
     """Return the parts in a match of `_PARTS_AND_SEPARATOR`: a name, a choice in brackets, or a name with a choice.
 
-    For example, `values[id=temp].` gives Part("values") and Choice("id", "temp"). Returns () if the match is not valid.
+    For example, `values[id=temp].` gives PathPart("values") and Choice("id", "temp"). If the match is not valid,
+    returns ().
     """
     plain_name = (match["plain_name"] or "").rstrip()
     if _looks_like_choice(plain_name):  # probably a misspelt values[id=temp]
         return ()
     name: Path = ()
     if match["quoted_name"]:
-        name = (Part(match["quoted_name"], quoted=True),)
+        name = (PathPart(match["quoted_name"], quoted=True),)
     elif plain_name:
-        name = (Part(plain_name),)
+        name = (PathPart(plain_name),)
     has_choice = match["key"] is not None
     if not has_choice:
         return name

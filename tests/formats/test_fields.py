@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from streampca.formats.errors import VectorError
 from streampca.formats.field_search import suggest_field
 from streampca.formats.fields import NumberFields
-from streampca.settings.field_paths import Part, Path, name_paths, parse_paths, spell_path
+from streampca.settings.field_paths import Path, PathPart, name_paths, parse_paths, spell_path
 from tests.formats.structured import ROW, assert_rejected, codec, numbers_alone
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -180,7 +180,9 @@ def joined(parts: list[list[list[int]] | None]) -> list[list[int]] | None:
 @given(records(), st.integers(1, 6))
 def test_paths_find_what_an_enumeration_finds(drawn: tuple[list[list[str]], Any], d: int) -> None:
     paths, record = drawn
-    fields = NumberFields([tuple(Part(name) for name in path) for path in paths], d, impute=False, value_name="record")
+    fields = NumberFields(
+        [tuple(PathPart(name) for name in path) for path in paths], d, impute=False, value_name="record"
+    )
     found = None
     with suppress(VectorError):
         found = np.frombuffer(numbers_alone(fields.pack(record))).reshape(-1, d).tolist()

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from streampca.formats.record import Decoded
 from streampca.settings.field_paths import (
     Choice,
-    Part,
+    PathPart,
     get_steps,
     name_paths,
     parse_conditions,
@@ -183,7 +183,7 @@ def test_long_paths_and_conditions_are_read_in_a_time_linear_in_their_length(sta
 def test_spaces_around_names_and_words_are_left_out() -> None:
     space = " " * 3000
     assert parse_paths(f"a [ x = w{space} ]{space} . v{space}") == parse_paths("a[x=w].v")
-    assert parse_paths(f"a{space}b,`c `{space}") == ((Part(f"a{space}b"),), (Part("c ", quoted=True),))
+    assert parse_paths(f"a{space}b,`c `{space}") == ((PathPart(f"a{space}b"),), (PathPart("c ", quoted=True),))
     assert parse_conditions(f"a ={space}b{space}") == parse_conditions("a=b")
 
 
