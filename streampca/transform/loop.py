@@ -132,7 +132,7 @@ class Transformer(MemberLoop):
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
-            # The next tries replace more timestamps by the time of sending, the last try none. Raises if no try can help.
+            # The next tries replace more timestamps by the time of sending, the last try none. Raises if none can help.
             self._timestamps.begin_next_try(error)
         # Brokers do not say which record they refused, so all records of the transaction are sent in the changed way.
         for partition, reached in self._positions_to_commit.items():
