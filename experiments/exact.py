@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.baselines import explicit, incremental
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled, compiled_within
+from streampca.pca.blocked.jit import compiled, compiled_for_compiled_callers
 
 OJA, KRASULINA, EXPLICIT, IMPLICIT = range(4)
 STEPS = {"oja": OJA, "krasulina": KRASULINA, "explicit": EXPLICIT, "implicit": IMPLICIT}
@@ -83,7 +83,7 @@ def _parts(Y: F64, eta: F64) -> list[slice]:
     return [*parts, slice(start, len(Y))]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _dot(a: F64, b: F64) -> float:  # pragma: no cover - compiled
     total = 0.0
     for i in range(len(a)):
@@ -91,7 +91,7 @@ def _dot(a: F64, b: F64) -> float:  # pragma: no cover - compiled
     return total
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _add(a: F64, factor: float, b: F64) -> None:  # pragma: no cover - compiled
     for i in range(len(a)):
         a[i] += factor * b[i]

@@ -66,7 +66,7 @@ class RiverPCA(MiniBatchTransformer):
         except (TypeError, ValueError):
             for feature in self._features:
                 _require_numbers(feature, selected[feature])
-            raise  # each feature is fine by itself
+            raise  # no single feature explains the error
 
     def _create_frame(self, x: dict[Any, Any]) -> pd.DataFrame:
         """Return a frame with this row, without features that were not learned; nulls become NaN.

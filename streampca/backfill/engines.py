@@ -88,7 +88,7 @@ def on_processes(workers: int | None = None) -> Engine:
             fold_on_pool = on_executor(pool, chunks_in_flight=2 * process_count)
             try:
                 yield from fold_on_pool(chunks, plan)
-            except BaseException as error:  # also if the caller takes no further part, which closes this generator
+            except BaseException as error:  # also `GeneratorExit`, if the caller stops before the last part
                 _terminate_children(except_for=earlier_children)
                 if isinstance(error, BrokenExecutor):
                     raise InputError(_WORKER_DIED) from None

@@ -129,7 +129,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
                 rejects.append(_RejectRow(chunk=name, row=row, reason=reject.reason, message=reject.message))
             if file_batch.element_indices is not None:
                 element_indices.add(file_batch.element_indices)
-            rows_before = batch.next
+            rows_before += file_batch.row_count
         # No more vectors will fill the block of the pending vectors, so `provisional` learns them as they are.
         state_with_pending = fold.provisional(learning)
     # Rows of files have no offsets, so the position counts them.
@@ -155,7 +155,7 @@ def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Ju
     times_ms = np.full(file_batch.row_count, _NO_TIME)
     if plan.timestamp_column:
         times_ms = convert_to_milliseconds(columns[plan.timestamp_column], plan.timestamp_column)
-    # One flag a row each. Rows without a time or offset that is needed do not count as before the end.
+    # Both are masks of rows. `is_before_end` is also False for a row whose time or offset is needed, but missing.
     is_before_end, has_time_or_offset = _find_rows_before_end(columns, times_ms, plan)
     if not is_before_end.all():  # an optimisation: usually all rows are before the end
         is_vector_before_end = np.repeat(is_before_end, vectors_per_row)

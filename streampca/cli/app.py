@@ -54,7 +54,7 @@ def _accept_common_options(
     """Accept --version before a command. There is nothing to do here: typer calls `_print_version`."""
 
 
-@command(app, *WORKER, logs_errors=True)
+@command(app, setting_names=WORKER, logs_errors=True)
 def worker(settings: "WorkerSettings") -> None:
     """Learn from a topic until stopped.
 
@@ -69,7 +69,7 @@ def worker(settings: "WorkerSettings") -> None:
     run(settings)
 
 
-@command(app, *SERVE)
+@command(app, setting_names=SERVE)
 def serve(
     options: Options,
     model: Annotated[str | None, typer.Option(help="Serve this model file instead of a store.", metavar="FILE")] = None,
@@ -85,7 +85,7 @@ def serve(
     run(options, model)
 
 
-@command(app, *TRANSFORM, logs_errors=True)
+@command(app, setting_names=TRANSFORM, logs_errors=True)
 def transform(settings: "TransformSettings") -> None:
     """Project a topic into another topic, exactly once.
 
@@ -133,7 +133,7 @@ def demo(
 _VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")
 
 
-@command(app, "topic", "format", "bootstrap_servers")
+@command(app, setting_names=("topic", "format", "bootstrap_servers"))
 def produce(
     settings: "ProduceSettings",
     file: Annotated[Path | None, _VECTORS] = None,
@@ -295,7 +295,7 @@ def main() -> None:
     choose_openblas_kernels()
     try:
         with explain_missing_worker_extra():
-            app()
+            app()  # always raises: `SystemExit`, also after success, or an error
     except (StreampcaError, OSError) as error:  # OSError: stdout is on a full disk
         print("streampca:", on_one_line(error), file=sys.stderr)  # noqa: T201
         code = find_exit_code(error)

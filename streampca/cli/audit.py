@@ -43,8 +43,10 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     if _have_equal_bytes(saved, fold_at_end):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
-    # If the topic has lost messages that the worker had learned, this raises an error that says so.
+    # If not the same messages were learned, these raise an error that says so.
     _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
+    if start not in offsets:
+        _refuse_start_before_worker(where, saved.fold, fold_at_end)
     raise StreampcaError(
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
         "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
@@ -67,6 +69,16 @@ def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_ag
         raise StreampcaError(
             f"{where}: {learned_count:,} messages were learned, and the topic now holds {count_now:,} of them; "
             "compaction or retention has deleted the others, so audit newer checkpoints, soon after they were saved"
+        )
+
+
+def _refuse_start_before_worker(where: str, saved: Fold, learned_again: Fold) -> None:
+    """Raise `StreampcaError` if the records from 0 hold more messages than the worker had learned."""
+    learned_count, count_now = saved.stats.messages, learned_again.stats.messages
+    if count_now > learned_count:
+        raise StreampcaError(
+            f"{where}: {learned_count:,} messages were learned, and the topic holds {count_now:,} there, so the worker "
+            "did not begin at 0: audit between two checkpoints"
         )
 
 
@@ -97,22 +109,28 @@ def choose_checkpoints(
 def _learn_again(
     settings: WorkerSettings, config: WorkerConfig, fold: Fold, partition: int, start: int, end: int
 ) -> tuple[Fold, int]:
-    """Learn the records from `start` to before `end`; return the fold after them, and their number."""
+    """Learn the records from `start` to before `end` again, as a worker has.
+
+    `fold` is the fold at `start`. Returns the fold at `end`, and the number of records.
+    """
     count = 0
     with (
         closing(open_reader(settings, settings.topic)) as reader,
         threadpool_limits(1),  # for the same bits as from a worker
     ):
-        remaining_records = _read_what_is_left(reader, partition, start, end)
-        while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
+        kept_records = _read_kept_records(reader, partition, start, end)
+        while records := list(itertools.islice(kept_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, next_offset=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)
     return fold, count
 
 
-def _read_what_is_left(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
-    """Yield those records from `start` to before `end` that retention has not deleted."""
+def _read_kept_records(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
+    """Yield the records from `start` to before `end` that the topic still has.
+
+    Retention may have deleted the first ones.
+    """
     if partition in reader.log_bounds:  # for any other partition, `read_between` raises
         earliest, _high_watermark = reader.log_bounds[partition]
         start = max(start, earliest)

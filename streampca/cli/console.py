@@ -49,7 +49,10 @@ def print_notes(rows: "Rows") -> None:
 
 
 def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNames") -> None:
-    """Print how many rows were skipped, by reason, which names had no number, and which array elements have moved."""
+    """Print how many rows were skipped for each reason.
+
+    Also prints a warning if a name had no number in any row, and if the elements of an array changed their order.
+    """
     from streampca.files.rows import describe_skipped
 
     for line in describe_skipped(skipped):

@@ -51,7 +51,7 @@ def check_reasons(reasons: Sequence[str]) -> Sequence[str]:
 
 
 def list_letters(settings: DeadLettersSettings, letter_filter: LetterFilter, *, as_json: bool) -> None:
-    """Print the dead letters that the filter accepts by reason, as tables or as JSON. Raises `SourceError`."""
+    """Print the dead letters that the filter accepts, grouped by topic and reason. Raises `SourceError`."""
     with closing(open_reader(settings, settings.dead_letter_topic)) as reader:
         topic = DeadLetterTopic(reader.read)
         groups = group_letters(filter(letter_filter.accepts, topic.letters()))

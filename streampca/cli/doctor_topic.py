@@ -32,8 +32,8 @@ _FORMATS_WITH_TYPES = ("npy", "arrow", "avro", "protobuf")  # each record names 
 
 def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
     """Return a warning that names the dimensions at which no vector of the newest records has a number; else ""."""
-    seen_names = codec.seen_names  # a new object, which has seen no vector
-    seen_names.add(decoded.vectors)
+    seen_names = codec.create_seen_names()
+    seen_names.add_from(decoded.vectors)
     about_unseen_names = seen_names.describe_unseen("the newest records")
     return f"; warning: {about_unseen_names}" if about_unseen_names else ""
 
@@ -43,8 +43,7 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
     """Return a warning if one dimension has nearly all of the variance of the vectors; "" if no dimension has."""
     observed = np.ma.masked_invalid(decoded.vectors.astype(np.float64))  # missing entries are NaN
     variances = observed.var(axis=0).filled(0.0)
-    dimensions = codec.judge.dimensions  # the judge says which vectors may be learned: those with so many numbers
-    names = dimension_names(codec.field, dimensions)
+    names = dimension_names(codec.field, codec.judge.dimensions)
     warning = describe_dominant_variance(variances, float(variances.sum()), len(decoded.vectors), names)
     return f"; warning: {warning}" if warning else ""
 
@@ -220,13 +219,13 @@ class TopicChecks:
     def _find_open_transactions(self) -> dict[int, int]:
         """Return the offset of the open transaction in each partition that has an open transaction."""
         offsets = {}
-        bounds_now = self.reader.find_bounds()
-        bounds_before = self.reader.log_bounds  # as they were when the reader was opened
-        for partition, (_first, committed_end) in bounds_now.items():
-            _earliest, end_of_log_before = bounds_before[partition]
+        committed_bounds = self.reader.find_bounds()
+        log_bounds_at_opening = self.reader.log_bounds  # these include the records of open transactions
+        for partition, (_first, committed_end) in committed_bounds.items():
+            _earliest, end_at_opening = log_bounds_at_opening[partition]
             # If a transaction is open, the committed records end where the transaction begins. A transaction that began
             # after the reader was opened does not count, since it is probably just running.
-            if committed_end < end_of_log_before:
+            if committed_end < end_at_opening:
                 offsets[partition] = committed_end
         return offsets
 
@@ -260,12 +259,13 @@ class TopicChecks:
         _refuse_wrong_type(codec, records)
         values = codec.values_to_decode(records)
         decoded, decoded_count = codec.decode_some(values)  # fewer than all if they are large
-        skipped_indices = {reject.index for reject in decoded.skipped}
-        kept_indices = [index for index in range(decoded_count) if index not in skipped_indices]
-        if not kept_indices:
+        # A worker skips deletes and records that do not meet `where`. They are not in `decoded.rejects`.
+        skipped_indices = {skipped.index for skipped in decoded.skipped}
+        not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
+        if not not_skipped:
             reason_of_newest = decoded.skipped[0].reason
             return self._report_all_skipped(reason_of_newest, len(newest))
-        newest_index = kept_indices[0]
+        newest_index = not_skipped[0]
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"
         for reject in decoded.rejects:

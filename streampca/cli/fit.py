@@ -156,7 +156,7 @@ def _learn(rows: Rows, fold: Fold, fold_config: FoldConfig, scores_builder: Past
     with progress("learning") as update:
         for chunk in rows.chunks(skip_nulls=True):
             skipped += chunk.skipped
-            seen_names.add(chunk.vectors)
+            seen_names.add_from(chunk.vectors)
             _refuse_bad_vector(chunk, judge, rows.path, fold_config.learning.components)
             # A file has no offsets, so a position is a number of learned vectors.
             position = fold.stats.learned + len(chunk.vectors)

@@ -60,7 +60,7 @@ class MemberStart(ABC):
             create_threads(),
             decode=decode,
             limit_bytes=in_flight_limit_bytes(self.settings),
-            check_threads=process.prepared.threads.raise_first_error,
+            check_threads=process.prepared.thread_failures.raise_first_error,  # of threads such as the HTTP port's
         )
 
     def _list_steps_at_brokers(self) -> list[Step]:

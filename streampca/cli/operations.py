@@ -34,7 +34,7 @@ dead_letter_commands = typer.Typer(
 app.add_typer(dead_letter_commands)
 
 
-@command(app, *CHECK)
+@command(app, setting_names=CHECK)
 def check(options: Options) -> None:
     """Print the settings and every mistake in them.
 
@@ -46,7 +46,7 @@ def check(options: Options) -> None:
     raise typer.Exit(run(options))
 
 
-@command(app, *CHECK)
+@command(app, setting_names=CHECK)
 def doctor(options: Options) -> None:
     """Check everything that a worker and transform need.
 
@@ -61,7 +61,7 @@ def doctor(options: Options) -> None:
     raise typer.Exit(run(options))
 
 
-@command(app, "topic", "dead_letter_topic", "output_topic", "bootstrap_servers")
+@command(app, setting_names=("topic", "dead_letter_topic", "output_topic", "bootstrap_servers"))
 def create_topics(
     settings: "CreateTopicsSettings",
     partitions: Annotated[
@@ -81,7 +81,7 @@ def create_topics(
     run(settings, partitions, replication_factor)
 
 
-@command(app, "topic", "bootstrap_servers", "group_id", "store", "output_topic")
+@command(app, setting_names=("topic", "bootstrap_servers", "group_id", "store", "output_topic"))
 def reset(
     options: Options,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
@@ -118,8 +118,8 @@ def reset(
     --adopt-topic lets workers continue in a topic that was moved to another cluster, at the offsets of --to. If an
     output topic is set, transform continues there, too.
 
-    --adopt-settings lets workers continue with another number of components or another half-life. It takes the settings
-    of the workers.
+    --adopt-settings lets workers continue with another number of components or another half-life. Run it with all
+    settings of the workers.
 
     The command is refused while the group has members, so stop the workers first. It always uses kafka-python, whatever
     kafka_client says.
@@ -148,7 +148,7 @@ def reset(
             reset.run(settings, confirm, to, partition, drop)
 
 
-@command(app, "topic", "bootstrap_servers", "store")
+@command(app, setting_names=("topic", "bootstrap_servers", "store"))
 def audit(
     settings: "WorkerSettings",
     partition: Annotated[int, typer.Option(min=0, help="Partition of the topic.")] = 0,
@@ -163,7 +163,7 @@ def audit(
 ) -> None:
     """Learn the records between two checkpoints again, and compare the bytes.
 
-    Takes the settings of the workers. Changes nothing. Exits with 1 if the bytes differ.
+    Run it with all settings of the workers. Changes nothing. Exits with 1 if the bytes differ.
 
     Example: streampca audit --partition 3 --from 0
     """
@@ -172,7 +172,7 @@ def audit(
     run(settings, partition, start, end)
 
 
-@command(app, "topic", "store")
+@command(app, setting_names=("topic", "store"))
 def backfill(
     options: Options,
     sources: Annotated[
@@ -187,8 +187,8 @@ def backfill(
     until: Annotated[
         str | None,
         typer.Option(
-            help="Learn only rows before this time, ISO 8601 with its zone, or these offsets, 0:1200,1:1177; workers "
-            "with start=backfill begin there."
+            help="Learn only rows before this time (ISO 8601 with its zone), or before these offsets of partitions "
+            "(0:1200,1:1177). Workers with start=backfill begin there."
         ),
     ] = None,
     number: Annotated[int, typer.Option(min=0, max=2**30, help="Tells the backfills of a topic apart.")] = 0,
@@ -224,7 +224,7 @@ def backfill(
             backfill.run(settings, sources or [], file_options, timestamp_column, until, number, scheduler, rejects)
 
 
-@command(app, "topic", "store")
+@command(app, setting_names=("topic", "store"))
 def pin(
     settings: "StoreSettings",
     version: Annotated[int, typer.Argument(min=0, help="Version of a model, as `inspect` lists them.")],
@@ -242,7 +242,7 @@ def pin(
     run(settings, name, version)
 
 
-@command(app, "topic", "store")
+@command(app, setting_names=("topic", "store"))
 def unpin(settings: "StoreSettings", name: Annotated[str, typer.Argument(help="Name of the pin.")]) -> None:
     """Remove the name of a pinned version, which may then be deleted.
 
@@ -257,13 +257,13 @@ _LETTER_SETTINGS = ("topic", "dead_letter_topic", "bootstrap_servers")
 _Reason = Annotated[list[str] | None, typer.Option(help="Only letters with this reason; may be repeated.")]
 
 
-@command(dead_letter_commands, *_LETTER_SETTINGS, name="list")
+@command(dead_letter_commands, setting_names=_LETTER_SETTINGS, name="list")
 def list_(
     settings: "DeadLettersSettings",
     reason: _Reason = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """List the dead letters by reason.
+    """List the dead letters, grouped by reason.
 
     Shows for each reason and topic the number of letters, their partitions, how many were replayed, the times of the
     first and the last record, and examples. Changes nothing.
@@ -276,7 +276,7 @@ def list_(
     dead_letters.list_letters(settings, letter_filter, as_json=json)
 
 
-@command(dead_letter_commands, *_LETTER_SETTINGS)
+@command(dead_letter_commands, setting_names=_LETTER_SETTINGS)
 def replay(
     settings: "DeadLettersSettings",
     reason: _Reason = None,

@@ -5,7 +5,7 @@ Their help is looked up only when it is printed, because the import of the setti
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -40,7 +40,7 @@ class _SettingsCommand(TyperCommand):
     """A command that prints the descriptions of settings as the help of their options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments. If an unknown option is a setting, the error names its variable."""
+        """Parse the arguments. If an unknown option is a setting, the error says which environment variable sets it."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -177,14 +177,14 @@ def _log_unknown_variables() -> None:
 
 
 def command(
-    app: typer.Typer, *setting_names: str, name: str | None = None, logs_errors: bool = False
+    app: typer.Typer, *, setting_names: Sequence[str], name: str | None = None, logs_errors: bool = False
 ) -> Callable[[Callable[..., None]], None]:
     """Return a decorator that adds a function to `app` as a command, with these settings as options.
 
     The annotation of the function's first parameter decides what it gets:
 
-    - `Options`: a dict with the text of each option.
-    - The name of a settings class: an object of this class, made from the options.
+    - `Options`: a dict with the text of each option. The function reads the settings itself.
+    - The name of a settings class, as a text: an object of this class, read from the options.
 
     The function's other parameters are further options of the command. With `logs_errors`, errors are logged instead
     of printed.
@@ -194,16 +194,17 @@ def command(
     def add_command(function: Callable[..., None]) -> None:
         """Add `function` as a command."""
         first_parameter, *own_parameters = inspect.signature(function).parameters.values()
-        takes_options = first_parameter.annotation is Options
+        annotation = first_parameter.annotation
+        wants_raw_options = annotation is Options
 
         @functools.wraps(function)
         def run(**arguments: Any) -> None:
             """Split the options, which typer passes as `arguments`, into settings and the function's own."""
             options = {option: arguments.pop(option) for option in option_names}
-            if takes_options:
+            if wants_raw_options:
                 function(options, **arguments)
                 return
-            settings_class_name = first_parameter.annotation  # a text, since importing the class is slow
+            settings_class_name = annotation  # a text, since importing the class is slow
             with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)
 

@@ -82,7 +82,7 @@ def _project_rows(rows: Rows, projector: Projector, output: Path, types_of_other
                 )
             write(coordinates, residual, chunk.other_columns)
             vector_count += len(chunk.vectors)
-            seen_names.add(chunk.vectors)
+            seen_names.add_from(chunk.vectors)
             update(completed=chunk.progress, rows=vector_count)
     print_row_warnings(rows, skipped, seen_names)
     return vector_count

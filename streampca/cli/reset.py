@@ -160,10 +160,12 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     latest = {p: log_bounds[p][1] for p in partitions}
     if to == "latest":
         return latest
-    if _is_read_as_time(to):
+    if to.isdecimal():  # a single number is the offset of every partition
+        offsets: dict[int, int] | None = dict.fromkeys(partitions, int(to))
+    else:
+        offsets = parse_offsets(to)
+    if offsets is None:  # not offsets, so it must be a time
         return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
-    # A single number is the offset of every partition.
-    offsets = dict.fromkeys(partitions, int(to)) if to.isdecimal() else parse_offsets(to) or {}
     _refuse_wrong_offsets(topic, to, offsets, latest)
     return offsets
 

@@ -46,8 +46,9 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
     """Let worker and transform continue in a topic that was moved to other brokers, where it has another id.
 
     They continue at the offsets that `to`, the option --to, names. To adopt the topic, its new id and these offsets are
-    written into the workers' checkpoints, and into the committed offsets of transform's group. A killed command can be
-    repeated: a repeated command skips each partition that has the new id.
+    written into the workers' checkpoints, and into the committed offsets of transform's group. The workers' committed
+    offsets are deleted, since they are offsets of the old topic. A killed command can be repeated: a repeated command
+    skips each partition that has the new id.
     """
     if not to:
         raise SettingsError("--adopt-topic needs --to: an offset of the old topic is another record in this topic")
@@ -125,10 +126,11 @@ def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -
 def _make_transform_offsets(
     committed: Mapping[TopicPartition, OffsetAndMetadata], adopted: AdoptedTopic
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets that transform's group must commit to continue in the adopted topic; print the former ids.
+    """Return the offsets with which transform's group continues in `adopted`, the topic of these brokers.
 
-    The metadata of a committed offset hold the topic's id, the last record, and the shape of the outputs. A partition
-    is left out if its metadata have the adopted topic's id already.
+    Prints the former id of the topic for each partition. The metadata of a committed offset hold the topic's id, the
+    last record, and the shape of the outputs. If a partition's metadata have the id of `adopted` already, the partition
+    is left out.
     """
     offsets = {}
     for partition, position in adopted.positions.items():

@@ -179,7 +179,7 @@ class TransformStart(MemberStart):
         return f"outputs can be written as {settings.output_format}"
 
     def _find_output_topic(self) -> str:
-        """Check that the output topic may be written to. Returns how many partitions it has."""
+        """Check that the output topic may be written to, and set `output_partitions`. Returns what was found."""
         name = self.settings.output_topic
         self.output_partitions = require_writable(self.settings, name)
         return f"{name} has {self.output_partitions} partitions and may be written to"
@@ -187,9 +187,9 @@ class TransformStart(MemberStart):
     def _check_output_partitions(self) -> str:
         """Check the output topic, and that it has at least as many partitions as the topic.
 
-        Only doctor makes this check. A member would start, and leave some partitions waiting.
+        Only `streampca doctor` makes this check. A member would start, and leave some partitions waiting.
         """
-        finding = self._find_output_topic()
+        finding = self._find_output_topic()  # sets `output_partitions`
         settings = self.settings
         require_output_partitions(
             settings.output_topic, self.output_partitions, settings.topic, self.source.partitions()

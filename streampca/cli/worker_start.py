@@ -91,16 +91,17 @@ class WorkerStart(MemberStart):
         return finding
 
     def _check_checkpoints(self, *, all_partitions: bool = False) -> str:
-        """Check that checkpoints match the settings, the topic and the group, and set `positions`.
+        """Check that checkpoints match the settings, the topic and the group. Returns a sentence on what was found.
 
-        Without `all_partitions`, only one partition and one backfill are checked. Returns a sentence on what was found.
+        Without `all_partitions`, only one partition and one backfill are checked, and counted in the sentence. Sets
+        `positions` of what was checked.
         """
-        folds = check_before_joining(
+        checked_folds = check_before_joining(
             self.checkpoints, self.config.fold, self.topic_id, self.committed, check_all=all_partitions
         )
         # A fold that has read nothing has the position -1.
-        self.positions = {partition: max(fold.position, 0) for partition, fold in folds.items()}
-        if not folds:
+        self.positions = {partition: max(fold.position, 0) for partition, fold in checked_folds.items()}
+        if not checked_folds:
             return f"none yet; partitions begin at {self.settings.start}"
-        learned = sum(fold.stats.learned for fold in folds.values())
-        return f"{len(folds)} partitions, {learned:,} messages learned; they match the settings"
+        learned = sum(fold.stats.learned for fold in checked_folds.values())
+        return f"{len(checked_folds)} partitions, {learned:,} messages learned; they match the settings"

@@ -116,7 +116,7 @@ async def from_coordinates(
         to_numbers(coordinates),
         ReconstructAnswer,
         version=version,
-        of="coordinates",
+        of="coordinates",  # a parameter of the query: the rows are not vectors
         basis=basis,
     )
 
@@ -170,7 +170,8 @@ async def _send_vectors(
         rows = names.choose_fields(vectors) if columns is None else names.read_table(vectors, columns)
         return await _send_in_pieces(sidecar, operation, rows, answer_type, version=version, **params)
 
-    # First try the cached names. They leave the cache, and return to it only if the same version answers again.
+    # First try the cached names. They leave the cache, and return to it only if the same version answers again. After
+    # an error, or an answer of another version, the names are asked for again.
     earlier_names = sidecar._names_by_asked_version.pop(asked_version, None)
     if earlier_names:
         answer = await send_matched(earlier_names, asked_version)

@@ -42,9 +42,9 @@ class Member:
     ) -> None:
         """A record should be saved `save_due_after_s` after it was read.
 
-        If brokers do not answer the member's client at a step of a save ("dead letters", "topic" or "transaction"), the
-        member calls `can_new_client_save(step)`. The call asks the brokers with a new Kafka client, which may take
-        seconds, and returns whether they would accept a save. If so, restarting the process helps.
+        If brokers do not answer the member's client at a step of a save ("dead letters", "topic", "transaction" or
+        "restore"), the member calls `can_new_client_save(step)`. The call asks the brokers with a new Kafka client,
+        which may take seconds, and returns whether they would accept a save. If so, restarting the process helps.
         """
         self._observers = observers
         self._can_new_client_save = can_new_client_save

@@ -29,7 +29,7 @@ class NameCheck:
     def add(self, batch: Vectors) -> None:
         """Look at the vectors of a batch."""
         if self.is_checking:
-            self._seen.add(batch.decoded.vectors)
+            self._seen.add_from(batch.decoded.vectors)
             self._records_left -= len(batch.decoded.indices)
 
     def find_warning(self, now: float) -> str:

@@ -27,7 +27,7 @@ class Saving(NamedTuple):
     """
 
     due_after_s: float  # how soon a record should be saved after it was read
-    # Step of a save, such as "topic" → why the last save has failed at this step. The newest failure is the last one.
+    # Step of a save, such as "topic", or "restore" → why it has failed last. The newest failure is the last one.
     failures: Mapping[str, str] = {}  # since the last save that has succeeded
     is_saving: bool = False  # at the last tick, the store had not answered a save yet
     overdue_s: float = 0.0  # how long the save of the oldest record was overdue at the last tick
@@ -72,10 +72,10 @@ class Saving(NamedTuple):
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
                 # A save has succeeded, so a new Kafka client is not needed. Forget whether brokers have answered one.
                 return self._replace(failures={}, was_new_client_answered=False)
-            case TransactionEnded(cause=cause) | RestoreFailed(cause=cause):  # not committed
-                # Transform restores its partitions after a failed transaction, before the next one begins. So a failed
-                # restore counts as a failure of the step "transaction".
+            case TransactionEnded(cause=cause):  # not committed
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))
+            case RestoreFailed(cause=cause):  # transform restores its partitions after each failed transaction
+                return self._replace(failures=_add_failure(self.failures, "restore", cause))
             case CheckpointPostponed(cause=cause, failed_step=step):
                 return self._replace(failures=_add_failure(self.failures, step, cause))
             case LoopTicked(is_saving=is_saving):

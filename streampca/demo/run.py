@@ -224,22 +224,24 @@ class _Demo:
         """
         started = time.monotonic()
         has_projected = False
-        end_s = _FIRST_PROJECTION_TIMEOUT_S  # when to give up; from the first projection on, when to end
+        end_s = math.inf  # set after the first projection, if `seconds` is given
         for body in _create_request_bodies(self._stream.rows):  # endlessly
             if ended.wait(_UPDATE_EVERY_S):
                 return
             elapsed_s = time.monotonic() - started
             self._update(elapsed_s)
             answer = _project(url, body)
-            if answer is not None and not has_projected:
+            if has_projected:
+                if elapsed_s >= end_s:
+                    return
+            elif answer is not None:
                 has_projected = True
-                end_s = math.inf if seconds is None else elapsed_s + seconds
+                if seconds is not None:
+                    end_s = elapsed_s + seconds
                 request_file.write_text(body, encoding="utf-8")
                 _print(_describe_projection(url, answer, request_file, elapsed_s))
-            elif elapsed_s >= end_s:
-                break
-        if not has_projected:
-            raise StreampcaError(f"no projection within {_FIRST_PROJECTION_TIMEOUT_S:.0f} s")
+            elif elapsed_s >= _FIRST_PROJECTION_TIMEOUT_S:
+                raise StreampcaError(f"no projection within {_FIRST_PROJECTION_TIMEOUT_S:.0f} s")
 
     def _update(self, elapsed_s: float) -> None:
         """Check all processes, and print what is new. Raises `StreampcaError` if a process has exited."""

@@ -32,7 +32,7 @@ class OnlineFit:
     """A model loaded from a file without a fold, until further rows are learned. The fold is estimated from it."""
 
     def refuse_worker_model(self) -> None:
-        """Raise `ValueError` if this is a worker's model, whose file holds too little to learn on.
+        """Raise `ValueError` if this is a worker's model, whose file holds too little to continue learning.
 
         An estimator's file holds the fold. A file of `streampca fit` holds the covariance or all axes, from which a
         fold is well estimated. A worker's model has none of these.
@@ -40,7 +40,7 @@ class OnlineFit:
         is_worker_model = self.loaded_model is not None and self.loaded_model.covariance_or_axes is None
         if is_worker_model:
             raise ValueError(
-                "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn on: "
+                "the estimator was loaded from a worker's model, which holds no fold, so it cannot learn more rows: "
                 "continue with `streampca fit --start-from`, which estimates one, or start again with `fit`"
             )
 
@@ -72,10 +72,11 @@ class OnlineFit:
         if self.loaded_model:
             return self.loaded_model.model
         state = self.state
+        # For a share of the variance, `k` is how many components explain it. For None and "mle", `k` is all components.
         k = choose_number_of_components(state, self.components_or_share)
         n_components = self.parameters["n_components"]
         if n_components in (None, "mle"):
-            k = min(k, state.count)  # as in scikit-learn
+            k = min(k, state.count)  # as in scikit-learn: no more components than rows
         model = make_model(state, k)
         if n_components != "mle":
             return model
@@ -148,7 +149,7 @@ class FittedAttributes:
 
         None unless standardize=True.
         """
-        # `_units` are these deviations if the model has the factors 1/deviation, `scale`.
+        # `model_.scale` is 1/deviation. If the model has a scale, `_units` are the deviations.
         return None if self.model_.scale is None else self._units
 
     @property

@@ -124,7 +124,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             learning = fit.config.learning
             V = checks.replace_missing(self, V, learning)
             checks.refuse_bad(V, learning)
-            if is_first:
+            if is_first:  # in later slabs, values that are so small count as zero
                 checks.refuse_underflow(V, learning)
             fit = fit.learn(V)  # if a later slab is refused, `online_` is unchanged
         self.online_ = fit  # type: ignore[assignment]  # there is at least one slab
@@ -145,8 +145,13 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
     def load(cls, path: str | PathLike[str]) -> Self:
         """Return the estimator in a file of `save`, of `streampca fit` or of a worker.
 
-        Further rows give the same bits after `save`, and the same numbers up to rounding after `streampca fit`. With a
-        worker's model, the estimator cannot learn further rows. Raises `StreampcaError` if the file cannot be read.
+        The estimator continues to learn:
+
+        - from a file of `save`: with the same bits as the estimator that was saved
+        - from a file of `streampca fit`: with the same numbers as if it had learned all rows itself, up to rounding
+        - from a worker's model: not at all, `partial_fit` raises `ValueError`
+
+        Raises `StreampcaError` if the file cannot be read.
         """
         published = model_file.decode_file(Path(path).read_bytes(), str(path))
         estimator = cls(**saved.find_parameters(published))
@@ -273,8 +278,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
 def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     """Merge fitted estimators with the same parameters and features into one that has learned all their data.
 
-    Their order changes only the rounding, unless rows have missing entries. Raises `ValueError` if there are no parts,
-    or if their parameters or features differ.
+    If no row has missing entries, the order of the parts changes only the rounding. Otherwise the order also changes
+    the covariances, because each part is pooled with the sum of the parts before it. Raises `ValueError` if there are
+    no parts, or if their parameters or features differ.
     """
     if not parts:
         raise ValueError("nothing to merge")
@@ -289,7 +295,8 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     for fit in fits:
         merger.add(fit.fold)
     fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
-    # The histograms of past scores are added up: `weights` are the heights of their bars.
+    # The histograms of past scores are added up: `weights` are the heights of their bars. A builder holds nothing else
+    # that a part has learned: `OnlineFit.learn` adds the scores of each block to the histograms at once.
     weights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
     summed_histograms = PastScores(np.sum(weights_of_parts, axis=0))
     scores_builder = replace(first.past_scores, histograms=summed_histograms)

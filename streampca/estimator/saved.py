@@ -21,7 +21,8 @@ def encode(estimator: Any) -> bytes:
     Raises `ValueError` if a file cannot hold the name of a feature.
     """
     fit: OnlineFit = estimator.online_
-    # A model that was loaded from a file without a fold is written as it was read. Any other fit has no loaded model.
+    # `loaded_model` is set if the model comes from a file without a fold and has learned no rows since. Such a model is
+    # written unchanged.
     published = fit.loaded_model or _make_published_model(fit)
     names = getattr(estimator, "feature_names_in_", None)
     is_dtype_given = fit.parameters["dtype"] is not None

@@ -30,7 +30,7 @@ _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
 # The footer of an Arrow file is a table of FlatBuffers:
 #     footer:  position of the table (u4)
-#     table:   distance back to the vtable (i4), fields
+#     table:   distance back to the vtable (i4, negative if the vtable comes later), fields
 #     vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
 #     field:   distance to the blocks (u4)
 #     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the position and the sizes of a batch
@@ -49,7 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
+            # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -106,8 +106,9 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
 def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields, progress: float) -> FileBatch:
     """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
-    The result also has the reader's element indices: at which indices the elements of arrays were found in all rows so
-    far. Raises `VectorError` if the columns cannot hold vectors.
+    The result also has the reader's `element_indices`: at which index of an array the reader has found each element, in
+    this batch and the batches before. By these, the user is warned if an element has moved. Raises `VectorError` if the
+    columns cannot hold vectors.
     """
     return FileBatch(
         row_vectors=vectors_in(batch, vector_reader),
@@ -194,17 +195,18 @@ def _open_arrow_file(path: str) -> Iterator[_Tables]:
 def _read_parquet(
     table: Any, names: Sequence[str], row_group_bounds: tuple[int, int] | None
 ) -> Iterator[tuple[Any, float]]:
-    """Yield record batches of the row groups, each with the share of all rows of the file that was read so far."""
+    """Yield record batches of the row groups, each with the share of their rows that was read so far."""
     start, end = row_group_bounds or (0, table.num_row_groups)
+    groups = {i: table.metadata.row_group(i) for i in range(start, end)}
+    row_count = sum(group.num_rows for group in groups.values())
     rows_read = 0
-    for i in range(start, end):
-        group = table.metadata.row_group(i)
+    for i, group in groups.items():
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
         # As many rows as hold `_NUMBERS_PER_BATCH` numbers, but at least one.
         rows_per_batch = max(_NUMBERS_PER_BATCH * group.num_rows // max(number_count, 1), 1)
         for batch in table.iter_batches(rows_per_batch, row_groups=[i], columns=names):
             rows_read += len(batch)
-            yield batch, rows_read / table.metadata.num_rows
+            yield batch, rows_read / row_count
 
 
 def _read_stream(
@@ -297,7 +299,9 @@ def _find_end_of_batches(footer: bytes) -> int:
         return int(np.frombuffer(footer, number_type, count=1, offset=position)[0])
 
     table_position = read_number(0)
-    vtable_position = table_position - read_number(table_position, "<i4")
+    # The table begins with its distance from the vtable, which is negative if the vtable comes after the table.
+    distance_from_vtable = read_number(table_position, "<i4")
+    vtable_position = table_position - distance_from_vtable
     vtable_size = read_number(vtable_position, "<u2")
     end_of_batches = 0
     for field in _BLOCK_FIELDS:

@@ -109,12 +109,12 @@ def _is_data_file(path: str) -> bool:
 
 
 def _list_delta_files(source: str) -> list[str]:
-    """Return the URLs of the files of a Delta table. Raises `InputError` if the table has more than files."""
+    """Return the URLs of the files of a Delta table. If these do not suffice to read it, raises `InputError`."""
     from deltalake import DeltaTable, exceptions
 
     table = DeltaTable(source)
     try:
-        table.to_pyarrow_dataset()  # raises if more than the files is needed, such as lists of deleted rows
+        table.to_pyarrow_dataset()  # raises if a reader needs more than the files, such as lists of deleted rows
     except exceptions.DeltaProtocolError as error:
         raise InputError(f"{source} is more than its files: {error}") from None
     return sorted(table.file_uris())

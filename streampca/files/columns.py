@@ -204,7 +204,8 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
     2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, or if d is not known yet.
        If the model has names, there may be more paths: only the paths with names of the model will be read.
 
-    In other cases, the result is None. For example, the only path may lead to an array that is the whole vector.
+    In other cases, the result is None. For example, the only path may lead to an array that is the whole vector. Or it
+    may lead into each element of an array: with d = 2, {"s": [{"v": 1}, {"v": 2}]} holds a vector at the path `s.v`.
     """
     if not value_by_path:
         return None
@@ -258,10 +259,13 @@ def _refuse_columns_without_numbers(columns: Mapping[str, Any], options: FileOpt
 
 
 def _suggest_options(columns: Mapping[str, Any], options: FileOptions, *, has_unnamed_index: bool) -> str:
-    """Return which options an error suggests, if the columns cannot be read without them."""
+    """Return which options an error suggests, if the columns cannot be read without them.
+
+    `has_unnamed_index` says whether a column has no name, as pandas writes its index.
+    """
     hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
     has_number_as_name = any(parse_cell(name) is not None for name in columns)
-    # In these two cases, the names are perhaps the cells of a row that was taken for the header of CSV.
+    # A row of CSV that was taken for the header gives such names: its empty cells, and its cells with numbers.
     may_names_be_row = has_unnamed_index or has_number_as_name
     if options.header is None and may_names_be_row:
         hint += ", or say --no-header if the first line of CSV is a row"
@@ -271,16 +275,19 @@ def _suggest_options(columns: Mapping[str, Any], options: FileOptions, *, has_un
 def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON_TEXTS) -> dict[Path, Any]:
     """Return each path that matches the pattern, with its value. Raises `InputError` if none matches.
 
-    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. In
-    `{"fields": null}`, it is returned as it is, with None: a later row may have names in `fields`.
+    The pattern `fields.*` matches `fields.temp` and `fields.hum` in `{"fields": {"temp": 1, "hum": 2}}`. If `value`
+    shows no names, such as `{"fields": null}`, the pattern is returned as it is, with None: a later row may have names
+    in `fields`.
 
     Texts inside JSON texts are parsed as JSON, too, up to `max_json_texts` levels deep.
     """
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    has_no_names = value is None or value == [] or isinstance(value, str)  # the pattern cannot be compared with names
-    if has_no_names:
+    # Null, an empty array, or a text that is not JSON. In the example of an Arrow schema, a map is an empty array, and
+    # a column of JSON texts is such a text.
+    shows_no_names = value is None or value == [] or isinstance(value, str)
+    if shows_no_names:
         return {pattern: None}
     value_by_path = {}
     for step, value_at_step in _match_step(pattern[0], value, file).items():
@@ -290,7 +297,7 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
 
 
 def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choice, Any]:
-    """Return the steps that one step of a pattern stands for in `value`, each with the value to which it leads.
+    """Return each step that one step of a pattern matches in `value`, with the value to which it leads.
 
     In {"x1": 1, "x2": 2, "y": 3}, the step `x*` gives {x1: 1, x2: 2}. If no name matches, raises `InputError`. In
     [{"id": "a", "v": 1}], the step `[id=a]` gives {[id=a]: {"id": "a", "v": 1}}: the first element whose `id` is `a`.
@@ -311,11 +318,11 @@ def _match_step(step: Part | Choice, value: Any, file: str) -> dict[Part | Choic
 def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
     """Raise `InputError` if a path is still a pattern, such as `labels.x*`.
 
-    `choose_columns` has replaced the patterns for columns and their nested fields by names. A pattern remains if
-    the first row showed no names: Arrow's schema has none of a map or a JSON text, and a cell of CSV may be empty.
+    `choose_columns` has replaced patterns by the names that Arrow's schema or the first row shows. A pattern remains
+    where no names are shown. A schema does not tell the names in a map or a JSON text, and a cell of CSV may be empty.
     """
     for path_to_number in columns.paths:
-        steps_in_column = path_to_number[1:]
+        steps_in_column = path_to_number[1:]  # the first step, the column, is a name by now
         for step in steps_in_column:
             # A `*` in backticks is not a wildcard.
             if isinstance(step, Part) and not step.quoted and {"*", "?"} & set(step.name):

@@ -51,7 +51,7 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
     columns_without_conditions = provisional_columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
+    # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths,
@@ -71,8 +71,8 @@ def _create_rows(
     """Return the rows of a CSV file, as vectors of d numbers.
 
     `pack` returns the numbers in the cells of a row: the bytes of one or more vectors, or `GuessedNumbers` if a cell in
-    base64 does not tell their type. If cells hold several numbers, `pack` uses `vector_reader` to find them; if each
-    cell is one number, `vector_reader` is None.
+    base64 does not tell their type. If cells hold several numbers, `pack` finds them by `vector_reader`, which is given
+    here for its warnings of array elements that move. If each cell is one number, `vector_reader` is None.
     """
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"

@@ -12,7 +12,7 @@ _MAX_LINE = 2**24  # characters
 _MAX_HEAD = 2**24  # characters
 _READ_BYTES = 2**16
 _BYTE_ORDER_MARK = "\ufeff"
-_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
+_MARKS = ((codecs.BOM_UTF8, "UTF-8-sig"), (codecs.BOM_UTF16_LE, "UTF-16"), (codecs.BOM_UTF16_BE, "UTF-16"))
 
 
 def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str]:
@@ -26,8 +26,9 @@ def lines(file: Any, encoding: str | None = None, skip: int = 0) -> Iterator[str
 def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
     """Yield the lines of a text, each with "\\n" at its end, except for an unfinished last line."""
     first_bytes = file.peek(4)[:4]
-    encoding_of_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "utf-8")
-    decoder = codecs.getincrementaldecoder(encoding or encoding_of_mark)()
+    encoding_of_mark = next((name for mark, name in _MARKS if first_bytes.startswith(mark)), "UTF-8")
+    encoding = encoding or encoding_of_mark
+    decoder = codecs.getincrementaldecoder(encoding)()
     unfinished_line = ""  # its end was not read yet
     while True:
         data = file.read(_READ_BYTES)
@@ -35,9 +36,9 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
         try:
             text = decoder.decode(data, final=is_end_of_file)
         except UnicodeDecodeError:
-            raise _encoding_error(data, encoding or "UTF-8") from None
+            raise _encoding_error(data, encoding) from None
         if "\0" in text:
-            raise _encoding_error(data, encoding or "UTF-8")
+            raise _encoding_error(data, encoding)
         *whole_lines, unfinished_line = (unfinished_line + text).split("\n")
         if len(unfinished_line) > _MAX_LINE:
             raise ValueError(f"a line has more than {_MAX_LINE >> 20} MiB")
@@ -52,15 +53,15 @@ def _decode_lines(file: Any, encoding: str | None) -> Iterator[str]:
 
 def _encoding_error(data: bytes, encoding: str) -> ValueError:
     """Return the error for bytes that are not text in this encoding. It suggests another encoding."""
+    what = f"it is not text in {encoding.removesuffix('-sig')}"
+    if encoding.upper().startswith("UTF-16"):
+        return ValueError(f"{what}: it was damaged or cut, or its --encoding is another one")
     first_zero = data.find(b"\0")
     if first_zero < 0:
-        return ValueError(f"it is not text in {encoding}: say its --encoding, such as latin-1")
+        return ValueError(f"{what}: say its --encoding, such as latin-1")
     # In big-endian UTF-16, the first byte of a Latin letter is zero.
     byte_order = "be" if first_zero % 2 == 0 else "le"
-    return ValueError(
-        f"it is not text in {encoding}, but has bytes that are zero, as text in UTF-16 has: "
-        f"say --encoding utf-16-{byte_order}"
-    )
+    return ValueError(f"{what}, but has bytes that are zero, as text in UTF-16 has: say --encoding utf-16-{byte_order}")
 
 
 def read_head(text: Iterator[str], count: int) -> list[str]:

@@ -96,7 +96,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
                 continue
             d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # Choose again with d: d columns are d dimensions with their columns' names, even if they hold arrays.
+                # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
                 columns = choose_columns(row, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:

@@ -102,13 +102,16 @@ def open_seekable(path: str) -> Iterator[Any]:
     A compressed file is decompressed to a temporary file.
     """
     compression = require_kind(path).compression
-    if not compression:
-        yield _open_stored(path) if "://" in path else path
-        return
-    with _open_stored(path) as stored, tempfile.NamedTemporaryFile() as temporary:
-        copyfileobj(_decompress(stored, compression), temporary, 2**20)
-        temporary.flush()
-        yield temporary.name
+    if compression:
+        with _open_stored(path) as stored, tempfile.NamedTemporaryFile() as temporary:
+            copyfileobj(_decompress(stored, compression), temporary, 2**20)
+            temporary.flush()
+            yield temporary.name
+    elif "://" in path:
+        with _open_stored(path) as file:
+            yield file
+    else:
+        yield path
 
 
 def _open_stored(path: str) -> Any:
@@ -124,18 +127,20 @@ def _open_stored(path: str) -> Any:
 def _decompress(stored: Any, compression: str) -> Any:
     """Return a buffered file from which the decompressed bytes of a stored file are read."""
     if compression == ".gz":
-        return _LimitedReader(gzip.GzipFile(fileobj=stored))
+        return _LimitedReads(gzip.GzipFile(fileobj=stored))
     if compression == ".zst":
         with explain_missing_extra("arrow", needed_by="reading .zst"):
             import pyarrow as pa
-        return _LimitedReader(pa.CompressedInputStream(stored, "zstd"))
+        return _LimitedReads(pa.CompressedInputStream(stored, "zstd"))
+    # Not compressed: no read returns more bytes than are stored, so reads need no limit.
     return stored if isinstance(stored, io.BufferedIOBase) else io.BufferedReader(stored)
 
 
-class _LimitedReader(io.BufferedReader):
-    """Reads at most 256 MiB of a compressed file at a time: a few bytes may unpack to gibibytes."""
+class _LimitedReads(io.BufferedReader):
+    """A file whose bytes are decompressed as they are read: at most 256 MiB at a time."""
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to `size` bytes. Raises `ValueError` for a large size: a few stored bytes may unpack to gibibytes."""
         if size is not None and size > _MAX_READ:
             raise ValueError(f"a part of it has more than {_MAX_READ >> 20} MiB")
         return super().read(size)
@@ -254,8 +259,8 @@ def batch_of_vectors(vectors: Array, progress: float) -> FileBatch:
 
 def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | None) -> Rows:
     """Open an .npy file, or its rows within `row_bounds`."""
-    # The rows are arrays without columns (`[]`). So options that ask for columns are refused here, and the result has
-    # only notes for the user.
+    # An .npy file has no columns (`[]`). This raises if the options ask for a column. Otherwise, it returns only notes
+    # for the user.
     columns = choose_columns([], options, path)
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")

@@ -209,7 +209,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "stats": stats,
         **{name: getattr(state, name) for name in _STATE_NUMBERS},
     }
-    if checkpoint.until:
+    if checkpoint.until:  # only of a backfill that ends before the last row of its files
         header["until"] = checkpoint.until
     if checkpoint.names:
         header["names"] = checkpoint.names

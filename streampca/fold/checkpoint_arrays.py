@@ -16,6 +16,8 @@ from streampca.pca.arrays import find_packed_diagonal, find_unusable_entries
 Arrays = Mapping[str, NDArray[Any]]
 Settings = Mapping[str, Any]  # those in the header of the checkpoint
 
+_MARGIN = 16  # largest entry of an array, in lengths of the longest vector: no array that was learned has a larger one
+
 
 def refuse_wrong_arrays(arrays: Arrays, settings: Settings, *, has_learned: bool) -> None:
     """Raise `DamagedFileError` for arrays that no release with this format can have written."""
@@ -35,7 +37,8 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
     """Return the shape and dtype that each array must have."""
     d = settings.get("dimensions")
     dtype = settings.get("dtype")
-    # A length that cannot be found is 0 here. Such a file is damaged: `C` or `pending` does not have the shape below.
+    # If `dimensions`, `C` or `pending` is missing or malformed, the length is taken as 0. The file is refused in any
+    # case, because `C` or `pending` does not have the shape below.
     pair_count = d * (d + 1) // 2 if isinstance(d, int) else 0
     column_count = arrays["C"].shape[-1] if "C" in arrays and arrays["C"].ndim else 0
     pending_count = len(arrays["pending"]) if "pending" in arrays and arrays["pending"].ndim else 0
@@ -65,16 +68,16 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    # No accepted vector is longer than √(largest number)/128 (`LearningConfig.largest_value`). Arrays that are learned
-    # from vectors may hold larger entries, up to 16 times as large.
-    largest_entry = np.sqrt(largest_number) / 8  # 16 times √(largest number)/128
+    # No vector with entries of at most `LearningConfig.largest_value` is longer than √(largest number)/128.
+    longest_vector = np.sqrt(largest_number) / 128
+    largest_entry = _MARGIN * longest_vector
     largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
         # By rounding, a covariance may exceed the largest variance, at most by 1 %. No covariance exceeds the square of
         # `largest_entry`.
-        square_of_largest_entry = largest_number / 64
+        square_of_largest_entry = largest_number * (_MARGIN / 128) ** 2
         largest_covariance = min(1.01 * float(variances.max()), square_of_largest_entry)
     ranges = {
         "C": (-largest_entry, largest_entry),

@@ -51,8 +51,8 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     known_shares = known_shares_of_entries
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        # N, packed like Σ: an entry is known from the first message with it on, so a pair of entries is known from the
-        # later of two such messages on. The smaller of the two shares counts.
+        # `known` must have a share for each pair of entries, packed like Σ. A pair is known since the first message
+        # with the entry that began later, so the pair has the smaller of the two shares.
         known_shares = find_smaller_of_each_pair(known_shares_of_entries)
     elif "variances" in arrays:
         arrays["variances"] = arrays["variances"] / divisor
@@ -89,9 +89,11 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     # the dimension was seen, 0 if not.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
+        was_seen = is_seen
         is_covariance = covariance_or_axes.ndim == 1
-        # Of two truth values, the smaller one is True only if both are True: if both dimensions of the pair were seen.
-        was_seen = find_smaller_of_each_pair(is_seen) if is_covariance else is_seen
+        if is_covariance:
+            rows, columns = np.tril_indices(len(is_seen))  # the dimensions of each pair, in the order of the packed Σ
+            was_seen = is_seen[rows] & is_seen[columns]
         arrays["known"] = was_seen.astype(np.float64)
     return header, arrays
 
@@ -99,8 +101,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
     """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j).
 
-    `divisor` (d,) is the share of the weight for which each entry was known. For the smaller of two shares, both
-    entries were known.
+    `divisor` (d,) is the share of the weight for which each entry was known. The smaller of two such shares is the
+    share for which both entries were known.
     """
     d = len(divisor)
     lower = np.tril_indices(d)

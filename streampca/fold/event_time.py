@@ -47,10 +47,11 @@ class EventTime:
         elapsed_ms = np.zeros(len(timestamps), np.int64)
         elapsed_ms[has_time] = np.where(has_no_event_time, 0, np.diff(event_times_ms))
         last_ms = timestamps_ms[-(_WINDOW - 1) :]
+        far_ahead_count = _count_far_ahead(timestamps_ms, event_times_before_ms)  # for a metric
         event_time = EventTime(
             now_ms=int(event_times_ms[-1]),
             recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start
-            ahead=self.ahead + _count_far_ahead(timestamps_ms, event_times_before_ms),
+            ahead=self.ahead + far_ahead_count,
         )
         return event_time, elapsed_ms
 
@@ -63,8 +64,10 @@ class EventTime:
 def _compute_medians(timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the medians (n,) of the n windows of 63 consecutive timestamps; there are n + 62 timestamps."""
     n = len(timestamps) - _WINDOW + 1
+    if n == 0:  # `sliding_window_view` would raise
+        return np.empty(0, np.int64)
     is_sorted = (timestamps[1:] >= timestamps[:-1]).all()
-    if is_sorted or n == 0:  # an optimisation: usually they are sorted
+    if is_sorted:  # an optimisation: usually they are sorted
         return timestamps[_MIDDLE : _MIDDLE + n]
     windows = np.lib.stride_tricks.sliding_window_view(timestamps, _WINDOW)
     medians = np.empty(n, np.int64)
@@ -80,9 +83,9 @@ def _count_far_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[n
     `timestamps_ms` holds at least two earlier timestamps, and then m new ones. `event_times_ms` (m,) has the event time
     before each new timestamp.
 
-    After a long pause of the stream, the event time lags for some records, whose timestamps are right. So a new
-    timestamp only counts if it is also more than a day ahead of the smaller of the two timestamps before it: after the
-    pause, only the first two are. A wrong clock may have written the larger one.
+    After a long pause of the stream, the event time lags for some records, whose timestamps are right. So a timestamp
+    must also be more than a day ahead of the smaller of the two timestamps before it. After the pause, only the first
+    two records are so far ahead. The larger of the two timestamps is not compared: a wrong clock may have written it.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

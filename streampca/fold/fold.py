@@ -102,7 +102,7 @@ class Fold:
         return replace(self, position=max(position, self.position))
 
     def skip(self, position: int, lost_from: int | None = None) -> "Fold":
-        """Return the fold at a later position, behind offsets that were lost before they were read, and count these.
+        """Return the fold at a later position, with the offsets before this position counted as lost.
 
         The lost offsets begin at `lost_from`, or without it at the fold's own position. A fold that has read nothing
         loses no offsets.
@@ -117,7 +117,7 @@ class Fold:
     def adapt_to(self, learning_config: LearningConfig) -> "Fold":
         """Return the fold from which learning continues with another configuration, of the same dimensions.
 
-        The blocks may be smaller now, so that the pending vectors fill a block. So they are passed as new vectors.
+        If the blocks are smaller now, the pending vectors may fill a block. So they are learned like new vectors.
         """
         pending = Messages(self.pending, self.pending_retention)
         no_messages = pending.part(0, 0)
@@ -160,7 +160,7 @@ class FoldConfig:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in the form that a checkpoint keeps."""
         settings = vars(self.learning) | vars(self)
-        settings["start"] = self.learning.first_block_size  # in checkpoints, this setting is called `start`
+        settings["start"] = self.learning.first_block_size  # a property; checkpoints call it `start`
         settings["missing"] = "impute" if self.learning.impute else "refuse"  # replaces `impute`
         del settings["impute"]
         del settings["learning"]  # its fields are settings of their own
@@ -197,6 +197,7 @@ class FoldConfig:
             half_lives_per_ms = 1.0 / (self.half_life_seconds * 1000.0)
             # An optimisation: of thousands of messages in a second, few advance the time.
             advancing = np.flatnonzero(elapsed_ms)
+            # A loop, because `np.exp2` rounds some powers differently than `**`, which would change the bits of folds.
             retention[advancing] = [2.0 ** (-float(ms) * half_lives_per_ms) for ms in elapsed_ms[advancing]]
         return retention
 

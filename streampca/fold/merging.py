@@ -125,14 +125,14 @@ class FoldMerger:
     def _add(self, fold: Fold, time_ms: int) -> None:
         """Merge a fold that has learned messages until this time.
 
-        With a half-life in seconds, whichever of the two ends earlier, this fold or the merged folds, first loses the
-        weight that decays until the later end.
+        With a half-life in seconds, the weights of this fold and of the merged folds are first faded to one time: the
+        later of their two times.
         """
         if self._clock_ms is not None:  # None: no limit
             # A fold from the future would take the weight of all others.
             time_ms = min(time_ms, self._clock_ms)
         latest_ms = max(time_ms, self._merged_time_ms)
-        # One of the two shares is 1, because its time is the latest.
+        # Only the weights with the earlier time are faded. For the others, the share left is 1.
         self._merger.fade(self._compute_share_left(self._merged_time_ms, latest_ms))
         state = fold.provisional(self._config.learning)  # has also learned the pending vectors
         self._merger.add(state, self._compute_share_left(time_ms, latest_ms))
@@ -152,8 +152,8 @@ class FoldMerger:
     def merge(self) -> MergedFold | None:
         """Return the merged folds with all that a model needs; None if no message was learned."""
         components = self._config.learning.components
-        # If values are missing, a model corrects the variances of its components with some axes after them. These axes
-        # are asked for in every case: as many as F has if Σ is kept.
+        # If values are missing, `make_model` corrects the variances of the components. For this it needs the variances
+        # along the next axes, F_COLUMNS_WITH_COVARIANCE of them. They are computed even if no value is missing.
         state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
@@ -171,7 +171,7 @@ class FoldMerger:
         )
 
     def make_fold(self, position: int) -> Fold:
-        """Make a fold at this position, without axes that are only rounding errors. The fold can learn on."""
+        """Make a fold at this position, without axes that are only rounding errors. The fold can learn more records."""
         learning_config = self._config.learning
         empty = Fold.empty(learning_config)
         merged_state = self.state(columns=learning_config.columns)  # None if no message was learned

@@ -224,6 +224,7 @@ def _find_problem(published: PublishedModel) -> str | None:
         return "`seen` does not hold one truth value for each dimension"
     if not npz.are_valid_names(published.names, d):
         return f"the names of the dimensions are not {d} different names of 1 to {npz.MAX_NAME} characters"
+    # In files, the array `covariance_or_axes` is called `learned`.
     if not _are_valid_for_learning(published.covariance_or_axes, published.known, d):
         return "the arrays from which learning continues (`learned`, `known`) do not fit the model"
     return _find_wrong_number(published)
@@ -252,8 +253,8 @@ def _find_wrong_number(published: PublishedModel) -> str | None:
 def _are_valid_for_learning(covariance_or_axes: Array | None, known_shares: Array | None, d: int) -> bool:
     """Return whether learning can continue from these two arrays of a model of d dimensions.
 
-    `covariance_or_axes` is a packed Σ (d(d + 1)/2,) or axes (d, r). If entries were missing, only a share of the weight
-    has taught a number of Σ or a row of the axes. `known_shares` holds this share for each number or row.
+    `covariance_or_axes` is a packed Σ (d(d + 1)/2,) or axes (d, r). If entries were missing, a number of Σ or a row of
+    the axes was learned from only a share of the weight. `known_shares` holds this share for each number or row.
     """
     if covariance_or_axes is None:
         return known_shares is None  # a worker's model has neither of the two arrays

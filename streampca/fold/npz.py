@@ -95,6 +95,8 @@ def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., C
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise DamagedFileError("the digest at the file's end does not match the file: it is cut short or damaged")
     try:
+        # The lock is there because NumPy's parser may fail in several threads. NumPy ignores the digest at the end: it
+        # is the comment of the zip archive.
         with _PARSER_LOCK, np.load(io.BytesIO(data), allow_pickle=False) as archive:
             # A small compressed member might need any amount of memory.
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.zip.infolist()):

@@ -28,6 +28,10 @@ def _estimate_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     empty = Fold.empty(config.learning)
     message_count = published.version
     state = axes.restore_state(
-        published.model, published.covariance_or_axes, published.known, message_count, config.learning
+        published.model,
+        covariance_or_axes=published.covariance_or_axes,
+        known_shares=published.known,
+        count=message_count,
+        config=config.learning,
     )
     return replace(empty, state=state, stats=replace(empty.stats, learned=message_count))

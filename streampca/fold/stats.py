@@ -68,7 +68,7 @@ class FoldStats:
             rejected=sum(self.rejected.values()),
             loss=loss,
             loss_ratio=self.loss_ratio,
-            loss_ewma=recent_loss,  # in a model, `loss_ewma` is a ratio
+            loss_ewma=recent_loss,  # published under this name, although here it is the ratio ‖r‖²/‖y‖²
             first_timestamp_ms=self.first_ms,
             last_timestamp_ms=self.last_ms,
         )

@@ -70,7 +70,7 @@ class ArrowReader(Reader):
         return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
 
     def read_tree(self, value: bytes) -> Any:
-        """Return each row as a dict with only the column that holds the label.
+        """Return the rows in which a label is looked up: each is a dict with only the column that holds the label.
 
         For the label `meta.id`, this is the column `meta`. Texts are returned as bytes, because they may not be UTF-8.
         """

@@ -222,6 +222,7 @@ def _refuse_times_and_uuids(schema: Any, named_types: Mapping[str, Any], steps: 
             for field in fields:
                 if field["name"] == steps[0]:
                     _refuse_times_and_uuids(field["type"], named_types, steps[1:], path)
+        # `_load_schema` has put this prefix before the names of dates, times and UUIDs.
         case {"logicalType": str(name)} if name.startswith(_TIME_OR_UUID_PREFIX) and not steps:
             type_name = name.removeprefix(_TIME_OR_UUID_PREFIX)
             raise VectorError("undecodable", f"the field {path!r} is not a number but a {type_name}")

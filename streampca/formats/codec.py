@@ -89,9 +89,11 @@ class Codec:
             label=self.label,  # a path
         )
 
-    @property
-    def seen_names(self) -> SeenNames:
-        """Finds names in `field` at which no vector has a number, if each of the d numbers has a path."""
+    def create_seen_names(self) -> SeenNames:
+        """Create a `SeenNames`, which has seen no vector yet.
+
+        It looks for the names in `field`; for none unless each of the d numbers has a path.
+        """
         return SeenNames(dimension_names(self.field, self.judge.dimensions))
 
     @property
@@ -170,10 +172,10 @@ class Codec:
         return samples
 
     def _sample_value(self, value: bytes) -> list[Array]:
-        """Return some entries of each vector in a value, if the type of its numbers is uncertain.
+        """If the type of a value's numbers is uncertain, return some entries of each vector in this type; else [].
 
-        The entries have this type, and show whether the type may be right. The type is uncertain if the reader has
-        guessed it, or if the reader's `dtype_to_check` names it. Otherwise, returns no samples.
+        The type is uncertain if the reader has guessed it, or if only a setting names it: the reader's
+        `dtype_to_check`. The entries show whether the type may be right.
         """
         numbers_or_guess = self._reader.read(value)
         if isinstance(numbers_or_guess, GuessedNumbers):
@@ -208,7 +210,8 @@ class Codec:
         Also return how many values were decoded.
         """
         if self._are_raw_vectors(values):
-            # Each value is the bytes of one vector. All are decoded: a vector has at most four times as many bytes.
+            # Each value is the bytes of one vector. All values are decoded, without regard to `stop_after_bytes`: the
+            # vectors take at most four times as many bytes as the values.
             one_each = np.ones(len(values), np.int64)
             read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
         else:

@@ -31,7 +31,8 @@ class CsvReader(Reader):
 
     def __post_init__(self) -> None:
         """Find the columns that `field` names, and separate conditions on cells from conditions on JSON in a cell."""
-        self._column_numbers = [_column_number(path) for path in self.paths]  # empty if `field` names no columns
+        self._is_field_set = len(self.paths) > 0
+        self._column_numbers = [_column_number(path) for path in self.paths]  # that `field` names
         self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
         self._conditions_on_cells = [condition for condition in self.where if len(condition.steps) == 1]
         # Conditions with more steps lead into JSON in a cell, such as `2.unit=C`.
@@ -52,7 +53,7 @@ class CsvReader(Reader):
         try:
             # With `field`, only cells of the first line would be read, and further lines be lost. Without `field`, all
             # cells are read.
-            if self._column_numbers and "\n" in unquoted:
+            if self._is_field_set and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
         except (VectorError, csv.Error) as error:
@@ -72,7 +73,7 @@ class CsvReader(Reader):
         """
         _refuse_unmet(self._conditions_on_cells, cells)
         chosen = self._choose_cells(cells)
-        if self._column_numbers and self._hold_json_or_arrays(chosen):
+        if self._is_field_set and self._hold_json_or_arrays(chosen):
             # `pack` also tests the conditions on JSON.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         # The numbers are in plain cells, but another cell may hold JSON that a condition is about.
@@ -81,8 +82,8 @@ class CsvReader(Reader):
         return pack_cells(chosen, describe=_describe_cell)
 
     def _choose_cells(self, cells: list[str]) -> list[str]:
-        """Return the cells in the columns that `field` names; all cells if it names none."""
-        if not self._column_numbers:
+        """Return the cells in the columns that `field` names; all cells if `field` is not set."""
+        if not self._is_field_set:
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             return cells[:-1] if has_one_more and not cells[-1].strip() else cells

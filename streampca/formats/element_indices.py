@@ -1,7 +1,7 @@
 """Notices that the elements of an array change their order: then numbers that are read by index are mixed up.
 
 For example, the array [{"id": "temp", "value": 20.5}, {"id": "hum", "value": 40}] has the element of the sensor `temp`
-at index 0. The key `id` has another text in each element, so that elements can be identified by this key.
+at index 0. No two elements have the same text for the key `id`, so that elements can be identified by this key.
 """
 
 import json
@@ -34,7 +34,7 @@ class _ArrayId(NamedTuple):
 class _EarlierElements:
     """The elements of an array that were found in all values so far.
 
-    An element is identified by its text for a key, such as "temp" for `id`, if each element has another text.
+    An element is identified by its text for a key, such as "temp" for `id`, if no two elements have the same text.
     """
 
     # indices_by_key["id"]["temp"] is the index of the element with the text `temp` for the key `id`.
@@ -43,9 +43,9 @@ class _EarlierElements:
     unusable_keys: set[str] = field(default_factory=set)
 
     def may_identify_by(self, key: str) -> bool:
-        """Return whether a key, such as `id`, may identify elements: each element must have another text for the key.
+        """Return whether a key, such as `id`, may identify elements.
 
-        If a key is new, there must still be room to keep its texts.
+        It may not if two elements had the same text for the key, or if there is no room to keep the texts of a new key.
         """
         if key in self.unusable_keys:  # two elements had the same text, for example
             return False
@@ -124,8 +124,12 @@ class ElementIndices:
         """Compare the index of each element of an array with the element's earlier index; remember new elements.
 
         An element is identified by a text, such as "temp" in [{"id": "temp"}]. If an element has another index than in
-        earlier values, sets the warning. The first `depth` steps of `paths` lead to the array. If the array is in
-        elements of other arrays, `outer_indices` are the indices of these elements, from the outermost.
+        earlier values, sets the warning.
+
+        The first `depth` steps of `paths` lead to the array. If the array is inside of elements of other arrays,
+        `outer_indices` are the indices of these elements, from the outermost. With the path `machines.sensors.x` in
+        {"machines": [{"sensors": [{"x": 1}]}]}, `depth` is 1 for the array at `machines`. For the array at `sensors`,
+        `depth` is 2, and `outer_indices` is (0,).
         """
         if self.warning:  # one warning is enough
             return
@@ -140,10 +144,10 @@ class ElementIndices:
     def add(self, later: Self) -> None:
         """Add the indices at which `later` has found elements in further values.
 
-        An element is identified by its text for a key, such as "temp" for `id`. If an element has another index here
-        than in `later`, sets the warning. A key is unusable if, for example, two elements have the same text for it.
+        The element {"id": "temp"} is identified by its text "temp" for the key `id`. If an element has another index
+        here than in `later`, sets the warning. A key is unusable if, for example, two elements have the same text.
         """
-        # For the warning: how the paths go on from each array. If both have an array, `self` keeps its own entry.
+        # For the warning: how the paths go on from each array. The right operand wins, so `self` keeps its own entries.
         self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
         for array_id, later_elements in later._earlier_elements.items():
             own_elements = self._find_or_add(array_id)
@@ -170,19 +174,14 @@ class ElementIndices:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return the `ElementIndices` that `encode` has written: at which index each element of an array was found.
-
-        `indices_by_key` is {"id": {"temp": 0}} if the element with the `id` "temp" was at index 0. The keys
-        `unusable_keys` do not identify elements. If an array is inside of elements of other arrays, `outer_indices` are
-        the indices of these elements.
-        """
+        """Return the `ElementIndices` that `encode` has written to a text. `encode` shows an example."""
         decoded = cls()
         content = json.loads(text)
         for path, outer_indices, indices_by_key, unusable_keys in content["arrays"]:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
             decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        # For the warning, which names the paths of `field` that read moved elements: {"sensors": [".value"]}.
+        # How the paths of `field` go on from each array, {"sensors": [".value"]}. The warning names these paths.
         decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]
         return decoded
@@ -221,11 +220,15 @@ class ElementIndices:
 
         If `field` is `sensors.value`, the warning suggests `sensors[id=temp].value`. In this example, `path` is
         "sensors", and `choice` is [id=temp].
+
+        If the value itself is the array, `path` is "". Then `field` is `value`, and the warning suggests
+        `[id=temp].value`.
         """
-        ends = self._path_ends_by_array[path]  # [".value"]: how the paths of `field` go on from the array
-        # "sensors.value". If the value itself is the array, `path` is "", and the dot of the end would come first.
+        ends = self._path_ends_by_array[path]  # how the paths of `field` go on from the array: [".value"]
+        # "sensors" + ".value", or "" + ".value", which must lose its dot.
         paths_in_field = ",".join((path + end).removeprefix(".") for end in ends)
-        better_paths = ",".join(path + spell_path([choice]) + end for end in ends)  # "sensors[id=temp].value"
+        # "sensors" + "[id=temp]" + ".value"
+        better_paths = ",".join(path + spell_path([choice]) + end for end in ends)
         return (
             f"the elements at {paths_in_field} change their places, but are read by position: name each of them, "
             f"such as by field={better_paths}"

@@ -54,7 +54,7 @@ def missing_field_error(path: str, missing_name: str, parent: Any, value_name: s
 
 
 def refuse_missing_fields(errors: Sequence[VectorError], *, any_field_exists: bool, impute: bool) -> None:
-    """Raise the first of `errors`, which has one for each path of `field` to a field that does not exist.
+    """If configured paths lead to fields that do not exist, raise the first of the `errors` for these paths.
 
     With `impute`, a field that does not exist is a missing entry of the vectors, and nothing is raised. But if none of
     the fields exists, the paths are wrong, so the error is raised with `impute`, too.

@@ -8,7 +8,8 @@ Otherwise, with one path or another number of paths, d numbers along all paths a
 are more, each innermost array is a vector. The numbers at several paths in an element count as an innermost array.
 
 Most values are read by direct access, which takes d plain numbers out of one object or array. Everything else is read
-by walking along the paths (`Walk`). The walk returns an `Item` with what each path leads to.
+by walking along the paths (`Walk`). The walk returns an `Item` for each path, with the value that the path leads to.
+Paths that lead into the elements of the same array share one item, whose value is `Elements`.
 """
 
 import struct
@@ -162,13 +163,15 @@ class NumberFields:
     def count_dimensions(self, value: Any) -> int:
         """Return how many numbers a vector of this value has; 0 if it holds no vector.
 
-        If several paths lead to arrays, raises `VectorError`: such an array may be a vector, or a column with an entry
-        of each of many vectors.
+        If several paths lead to arrays, raises `VectorError`: it is not clear whether each array is a vector, or a
+        column that holds one entry of many vectors.
         """
         return self._count_dimensions_at(self._walk.find(value))
 
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
-        """Return how many numbers a vector has; 0 if there is no vector. `items` has what each path leads to.
+        """Return how many numbers a vector has; 0 if there is no vector.
+
+        `items` has an item for each path. Paths into the same array share an item, whose value is `Elements`.
 
         1. With the paths `x` and `y`, each element of [{"x": 1, "y": 2}, {"x": 3, "y": 4}] is a vector of 2 numbers.
         2. With several paths to arrays, as in {"x": [1, 3], "y": [2, 4]}, the length is not clear. Raises
@@ -179,11 +182,10 @@ class NumberFields:
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return 0
         has_several_paths = len(self._steps_of_paths) > 1
-        only_value = items[0].value if len(items) == 1 else None
-        if has_several_paths and isinstance(only_value, Elements):
-            # 1. All paths lead into the same array, so they share one item. Each element may hold a vector.
-            return max(map(self._count_dimensions_at, only_value.items_of_each_element()), default=0)
-        values = self._collect(items).values_at_ends  # numbers, nulls, arrays; or why a path leads to nothing
+        shared_elements = _find_shared_elements(items)
+        if has_several_paths and shared_elements is not None:  # 1. Each element may hold a vector.
+            return max(map(self._count_dimensions_at, shared_elements.items_of_each_element()), default=0)
+        values = self._collect(items).values_at_path_ends  # numbers, nulls, arrays; or why a path leads to nothing
         arrays = [value for value in values if isinstance(value, list)]
         if has_several_paths and arrays:  # 2.
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
@@ -200,10 +202,10 @@ class NumberFields:
         If all vectors were given as bytes, returns `GuessedNumbers` with the type that follows from their length.
         """
         items = self._walk.find(value)
-        # For each vector, its entries; or a `SkipReason` if there is null in its place, or a condition is not met.
-        if self._has_path_for_each_entry:
+        # The entries of each vector. In place of a vector that is null, or does not meet a condition: a `SkipReason`.
+        if self._has_path_for_each_entry:  # entry i of all vectors is at the end of path i
             vectors: Iterable[_EntriesOrReason] = self._vectors_of_entry_paths(items)
-        else:
+        else:  # at the end of a path, there are whole vectors, or parts of one vector
             vectors = self._vectors_along_paths(items)
         packed_vectors = list[bytes]()
         guessed_dtypes = set[str | None]()  # None: the type of a vector's numbers was not guessed
@@ -234,7 +236,7 @@ class NumberFields:
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
         """Yield the vectors of a value, with a `SkipReason` in place of a vector that is skipped.
 
-        `items` has what each of the d paths leads to. With the paths `x` and `y`:
+        `items` has an item for each path. Paths into the same array share an item. With the paths `x` and `y`:
         {"x": 1, "y": 2}                        an item for each path, 1 and 2: the vector [1, 2]
         {"x": [1, 3], "y": [2, 4]}              an item for each path, [1, 3] and [2, 4]: two vectors, [1, 2] and [3, 4]
         [{"x": 1, "y": 2}, {"x": 3, "y": 4}]    one item for both paths, which is `Elements`: the same two vectors
@@ -242,10 +244,9 @@ class NumberFields:
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             yield items
             return
-        only_value = items[0].value if len(items) == 1 else None
-        if isinstance(only_value, Elements):
-            # All d paths lead into the same array, so they share one item. Each element may hold a vector.
-            for items_in_element in only_value.items_of_each_element():
+        shared_elements = _find_shared_elements(items)
+        if shared_elements is not None:  # each element may hold a vector
+            for items_in_element in shared_elements.items_of_each_element():
                 yield from self._vectors_of_entry_paths(items_in_element)
         else:
             value_by_path = self._value_by_path(items)
@@ -254,8 +255,9 @@ class NumberFields:
     def _value_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        If a path goes on in the elements of an array, its value is the list of its values in all elements. If a
-        condition of `where` is not met, the dict is empty.
+        `items` has an item for each path. Paths into the same array share an item. If a path goes on in the
+        elements of an array, its value is the list of its values in all elements. If a condition of `where` is not met,
+        the dict is empty.
         """
         if isinstance(items, SkipReason):  # a condition is not met
             return {}
@@ -265,7 +267,7 @@ class NumberFields:
                 value_by_path |= self._values_in_elements(item.value, item.path_indices)
             else:
                 [path_index] = item.path_indices  # several paths share an item only if it is `Elements`
-                # Bytes would hold all d entries of a vector, but this path leads to one entry or to a column.
+                # Bytes are not decoded: they would hold a whole vector, but the path leads to an entry or a column.
                 value_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
         return value_by_path
 
@@ -288,14 +290,14 @@ class NumberFields:
         """If there are numbers at the ends of d paths, yield one vector. If there are arrays, yield a vector per index.
 
         The `values` [1, 2] give this vector. The `values` [[1, 3], [2, 4]] give the vectors [1, 2] and [3, 4]. In place
-        of a number or an array, a value may be None for null, or say why its path leads to nothing: `SkipReason`,
-        `Absent`.
+        of a number or an array, there may be None for null, or the reason why there is nothing at the end of the path:
+        `SkipReason` or `Absent`.
         """
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays:
             yield self._entries_or_reason(values)
             return
-        has_numbers = not all(isinstance(value, list | SkipReason | Absent | None) for value in values)
+        has_numbers = any(not isinstance(value, list | SkipReason | Absent | None) for value in values)
         if has_numbers:
             raise VectorError("wrong_length", "some paths lead to arrays and some to numbers")
         lengths = sorted({len(array) for array in arrays})
@@ -310,7 +312,8 @@ class NumberFields:
     def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
-        If an entry is missing that must not be missing, raises `VectorError`. `values` has one of these for each entry:
+        If a path is wrong, raises `VectorError`. Without `impute`, it also raises for an entry that is absent or does
+        not meet a condition. (`NumberPacker` refuses nulls later.) `values` has one of these for each entry:
         a number                      the entry
         None                          null at the end of the path: the entry is missing
         `SkipReason.NULL`             null before the end, as in {"a": null} with the path `a.x`; or the placeholder of
@@ -327,7 +330,7 @@ class NumberFields:
                 return SkipReason.CONDITION_UNMET
             if not absent_values:  # all values are `SkipReason.NULL`
                 return SkipReason.NULL
-        # 2. Is an entry missing that must not be missing?
+        # 2. Is a path wrong, or an entry missing without `impute`?
         if absent_values:
             are_all_absent = len(absent_values) == len(values)
             self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
@@ -345,10 +348,10 @@ class NumberFields:
         """
         for absent in absent_values:
             # An object or array may lack the entry. In anything else, such as a number, the path is wrong.
-            may_be_missing = absent.is_parent_of_right_type
-            is_missing_entry = self.impute and may_be_missing and not are_all_absent
+            is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
             if not is_missing_entry:
-                hint = NULL_HINT if may_be_missing and has_entries else ""
+                would_imputing_help = absent.is_parent_of_right_type and has_entries
+                hint = NULL_HINT if would_imputing_help else ""
                 raise self._missing_error(absent, hint)
 
     def _missing_error(self, absent: Absent, hint: str = "") -> VectorError:
@@ -360,10 +363,14 @@ class NumberFields:
     # These methods are for one path, or for several that lead to parts of a vector or to several vectors.
 
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
-        """Return the vectors of a value; or only reasons, if all are skipped. `items` has what each path leads to.
+        """Return the vectors of a value; or only the reasons to skip them, if all are skipped.
 
-        In a positional array, the index of an element says which entries of the vector it holds. If an element is at
-        another index than in an earlier value, also sets the warning of `element_indices`.
+        `items` has an item for each path. Paths into the same array share an item. With the path `a.w` and d = 2:
+        {"a": {"w": [1, 2]}}            the vector [1, 2]
+        {"a": [{"w": 1}, {"w": 2}]}     the vector [1, 2]. The array `a` is positional: the index of an element says
+                                        which entry the element holds. If an element has moved since an earlier value,
+                                        sets a warning (`_warn_if_moved`).
+        {"a": null}                     `SkipReason.NULL`
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return [items]
@@ -373,10 +380,10 @@ class NumberFields:
         for array in collected.positional_arrays:
             self._warn_if_moved(array)
         # Numbers, nulls and arrays. Elements of an array that are skipped, such as null elements, are left out.
-        values = [value for value in collected.values_at_ends if not isinstance(value, SkipReason)]
-        has_only_skip_reasons = len(collected.values_at_ends) > 0 and not values
+        values = [value for value in collected.values_at_path_ends if not isinstance(value, SkipReason)]
+        has_only_skip_reasons = len(collected.values_at_path_ends) > 0 and not values
         if has_only_skip_reasons:
-            return collected.values_at_ends  # the reasons
+            return collected.values_at_path_ends  # the reasons
         for value in values:
             if isinstance(value, Absent):  # a path leads to nothing
                 raise self._missing_error(value)
@@ -412,27 +419,30 @@ class NumberFields:
         raise self._no_vector_error(values)
 
     def _no_vector_error(self, values: list[Any]) -> VectorError:
-        """Return the error for the `values` at the ends of paths, which are neither vectors nor the d numbers of one.
+        """Return the error for `values` that are neither arrays of d numbers, nor d numbers in all.
 
-        For example: "2 arrays of 3 to 5 numbers and others beside them, not of 4".
+        For example, arrays of 3 and 5 numbers and a single number: "2 arrays of 3 to 5 numbers and others beside them,
+        not of 4".
         """
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays and len(self._steps_of_paths) == 1:
             return VectorError("undecodable", f"expected an array of numbers, not {type_name(values[0])}")
-        if len(arrays) < 2:  # for example "3 numbers, not 4"
+        if len(arrays) < 2:  # count the numbers in the array and beside it: "3 numbers, not 4"
             return wrong_length_error(len(flatten(values)), self.dimensions)
         lengths = sorted({len(array) for array in arrays})
         sizes = str(lengths[0]) if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        numbers_beside = " and others beside them" if len(arrays) < len(values) else ""
-        text = f"{len(arrays)} arrays of {sizes} numbers{numbers_beside}, not of {self.dimensions}"
+        has_single_numbers = len(arrays) < len(values)
+        beside_arrays = " and others beside them" if has_single_numbers else ""
+        text = f"{len(arrays)} arrays of {sizes} numbers{beside_arrays}, not of {self.dimensions}"
         return VectorError("wrong_length", text)
 
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        `items` has what each path leads to. With the path `w`, {"w": [[1, 2], [3, 4]]} gives the innermost arrays
-        [1, 2] and [3, 4]. [{"w": 1}, {"w": 2}] gives the array [1, 2], in the order of the elements. So the array of
-        elements is called positional.
+        `items` has an item for each path. Paths into the same array share an item. With the path `w`:
+        {"w": [[1, 2], [3, 4]]}  gives the innermost arrays [1, 2] and [3, 4].
+        [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of elements is called positional: the index of an
+                                 element says which entry the element holds.
         """
         values = list[Any]()
         positional_arrays = list[_PositionalArray]()
@@ -440,7 +450,7 @@ class NumberFields:
         for item in items:
             if isinstance(item.value, Elements):  # an array: the item's paths go on in each of its elements
                 in_elements = self._collect_in_elements(item.value)
-                values += in_elements.values_at_ends
+                values += in_elements.values_at_path_ends
                 positional_arrays += in_elements.positional_arrays
                 continue
             # At the only path, bytes hold all numbers of a vector.
@@ -451,47 +461,57 @@ class NumberFields:
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
         """Return the numbers and innermost arrays that paths lead to in an array's elements, and the positional arrays.
 
-        An array is positional if all its elements are parts of one vector. With the path `x`:
-        [{"x": 1}, {"x": 2}]            gives the array [1, 2]. The array of elements is positional.
-        [{"x": [1, 2]}, {"x": [3, 4]}]  gives the arrays [1, 2] and [3, 4]. If d is 2, each array is a vector. If d is
-                                        4, they are parts of one vector, and the array of elements is positional.
+        With the path `x`, [{"x": 1}, {"x": 2}] gives the array [1, 2]. [{"x": [1, 2]}, {"x": [3, 4]}] gives the arrays
+        [1, 2] and [3, 4].
         """
-        collected_in_elements = [self._collect_in_element(items) for items in elements.items_of_each_element()]
-        values = [value for in_element in collected_in_elements for value in in_element.values_at_ends]
-        arrays = [value for value in values if isinstance(value, list)]
-        are_parts_of_vector = len(arrays) > 1 and len(flatten(arrays)) == self.dimensions
-        are_one_vector = not arrays or are_parts_of_vector  # single numbers are always joined to one vector
-        positional_arrays = [_PositionalArray(elements)] if are_one_vector else []
-        for index, in_element in enumerate(collected_in_elements):
-            inner_positional_arrays = in_element.positional_arrays
-            if are_one_vector:
-                # Arrays in different elements hold different entries. `inside` adds the index of the element, so that
-                # an array is compared only with the array in the same element of earlier values.
-                inner_positional_arrays = [array.inside(index) for array in inner_positional_arrays]
-            positional_arrays += inner_positional_arrays
+        collected_by_element = [self._collect_in_element(items) for items in elements.items_of_each_element()]
+        values = [value for collected in collected_by_element for value in collected.values_at_path_ends]
+        positional_arrays = self._find_positional_arrays(elements, collected_by_element, values)
         return _Collected(self._join_single_numbers(values), positional_arrays)
 
-    def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
-        """Return the numbers and innermost arrays that paths lead to in one element, and its positional arrays.
+    def _find_positional_arrays(
+        self, elements: Elements, collected_by_element: Sequence["_Collected"], values: Sequence[Any]
+    ) -> list["_PositionalArray"]:
+        """Return the positional arrays among an array of elements and the arrays inside of its elements.
 
-        `items` has what each path leads to in the element. With the path `x`, {"x": 1} gives the number 1. With the
-        paths `x` and `y`, {"x": 1, "y": 2} gives one array, [1, 2].
+        The array of elements is positional if its elements hold parts of one vector. `values` has the numbers and
+        innermost arrays of all elements:
+        [1, 2]            Single numbers are always joined to one vector.
+        [[1, 2], [3, 4]]  If d is 4, these arrays are parts of one vector. If d is 2, each is a vector.
+        """
+        arrays_of_numbers = [value for value in values if isinstance(value, list)]
+        are_parts_of_vector = len(arrays_of_numbers) > 1 and len(flatten(arrays_of_numbers)) == self.dimensions
+        are_one_vector = not arrays_of_numbers or are_parts_of_vector
+        if not are_one_vector:
+            return [array for collected in collected_by_element for array in collected.positional_arrays]
+        positional_arrays = [_PositionalArray(elements)]
+        for index, collected in enumerate(collected_by_element):
+            # Arrays in different elements hold different entries. `inside` adds the index of the element, so that an
+            # array is compared only with the array in the same element of earlier values.
+            positional_arrays += [array.inside(index) for array in collected.positional_arrays]
+        return positional_arrays
+
+    def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
+        """Return the numbers and innermost arrays that paths lead to in one element, and the positional arrays in it.
+
+        `items` has an item for each path. Paths into the same array share an item. With the path `x`, {"x": 1}
+        gives the number 1. With the paths `x` and `y`, {"x": 1, "y": 2} gives one array, [1, 2].
         """
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
-            return _Collected(values_at_ends=[items], positional_arrays=[])
+            return _Collected(values_at_path_ends=[items], positional_arrays=[])
         collected = self._collect(items)
-        entries = flatten(collected.values_at_ends)
+        entries = flatten(collected.values_at_path_ends)
         has_several_items = len(items) > 1
-        if has_several_items and entries:
+        if has_several_items and entries:  # in {"x": [], "y": []}, there is nothing to join
             # The numbers at all paths become one array; or the reason why the element is skipped.
-            return collected._replace(values_at_ends=[self._entries_or_reason(entries)])
+            return collected._replace(values_at_path_ends=[self._entries_or_reason(entries)])
         return collected
 
     def _join_single_numbers(self, values: list[Any]) -> list[Any]:
         """Join the single numbers in an array's elements to one array, unless there are also arrays.
 
-        `values` has what paths lead to in the elements. None is a null at the end of a path. `SkipReason.NULL` is null
-        in place of an element or an inner array.
+        `values` has what paths lead to in the elements, with two kinds of null. None is a null at the end of a path.
+        `SkipReason.NULL` is a null on the way: in place of an element, or of an array among arrays.
         1. Without single numbers, [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
         2. With numbers and arrays, [1, [2, 3]] stays as it is.
         3. Without arrays, [1, None, SkipReason.NULL, 3] becomes [[1, None, 3]].
@@ -510,21 +530,29 @@ class NumberFields:
     def _warn_if_moved(self, array: "_PositionalArray") -> None:
         """If an earlier value had an element of the array at another index, set the warning of `element_indices`."""
         shared_paths = array.elements.walk.paths
-        steps_of_paths = [self._steps_of_paths[index] for index in shared_paths.indices]
+        steps_of_paths = [self._steps_of_paths[index] for index in shared_paths.path_indices]
         self.element_indices.compare(array.elements.array, steps_of_paths, shared_paths.depth, array.outer_indices)
+
+
+def _find_shared_elements(items: Sequence[Item]) -> Elements | None:
+    """If all paths lead into the same array, so that they share the only item, return its elements; else None."""
+    only_value = items[0].value if len(items) == 1 else None
+    return only_value if isinstance(only_value, Elements) else None
 
 
 class _Collected(NamedTuple):
     """What is at the ends of paths, and the positional arrays that the paths go through."""
 
-    values_at_ends: list[Any]  # numbers, nulls, innermost arrays; `SkipReason` or `Absent` if a path leads to nothing
+    values_at_path_ends: list[Any]
+    """Numbers, nulls and innermost arrays; `SkipReason` or `Absent` if a path leads to nothing."""
     positional_arrays: list["_PositionalArray"]
 
 
 class _PositionalArray(NamedTuple):
     """An array in which the index of an element says which entries of a vector the element holds.
 
-    For example, [{"x": 1}, {"x": 2}] with the path `x`, if d is 2: the element at index 0 holds the first entry.
+    For example, [{"x": 1}, {"x": 2}] with the path `x`, if d is 2: the element at index 0 holds the first entry. If the
+    elements of a later value are at other indices, entries would be mixed up, so the user is warned.
     """
 
     elements: Elements

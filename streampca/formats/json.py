@@ -41,7 +41,7 @@ def _load_unusual(value: bytes) -> Any:
     try:
         return loads(text)
     except VectorError as error:
-        # Messages call a prefix a frame. If the value has no prefix of another encoding, the name is "".
+        # The text of the error calls a prefix a frame. The name is "" if the value has no prefix of another encoding.
         frame_name = describe_foreign_prefix(value)
         if not frame_name and has_schema_prefix:
             frame_name = "a schema registry's frame"
@@ -61,7 +61,8 @@ class JsonWriter(Writer):
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         row_count = len(next(iter(fields.values())))
         bounds = None if counts is None else row_bounds(counts, row_count)
-        # A document is the JSON of a value. A column has what one field holds in each document.
+        # A document is the Python object that is written as the JSON of a value. A column lists what one field holds in
+        # each document.
         columns = [_contents_in_documents(field, bounds) for field in fields.values()]
         names = list(fields)
         is_whole_document = names == [""]  # the only field has no name: its content is the document
@@ -77,21 +78,26 @@ class JsonWriter(Writer):
 def _contents_in_documents(field: NDArray[Any], bounds: list[tuple[int, int]] | None) -> list[Any]:
     """Return what a field of n rows holds in each JSON document: one row or, with `bounds`, a list of rows.
 
-    With `bounds`, document i has the rows from `bounds[i][0]` to `bounds[i][1]`: a row for each vector of a record. A
-    field of bytes, such as the value of the record, holds the same in all rows of a document, or None after the first
-    row. So a document has only the first row of such a field.
+    With `bounds`, document i has the rows from `bounds[i][0]` to `bounds[i][1]`: a row for each vector of a record. But
+    bytes, such as the value of the record, belong to the whole record: only the first row of a document counts, since
+    the other rows hold the same bytes or None.
     """
     rows: list[Any] = field.tolist()
-    has_texts = len(rows) > 0 and isinstance(rows[0], str)
-    # A field of objects holds texts, or arrays of texts on two axes, or bytes.
-    are_bytes = field.dtype.kind == "O" and field.ndim == 1 and not has_texts
+    holds_bytes = _holds_bytes(field)
     if bounds is None:
         contents = rows
-    elif are_bytes:
+    elif holds_bytes:
         contents = [rows[start] for start, _ in bounds]
     else:
         contents = [rows[start:end] for start, end in bounds]
-    return list(map(_embed_json_or_base64, contents)) if are_bytes else contents
+    return list(map(_embed_json_or_base64, contents)) if holds_bytes else contents
+
+
+def _holds_bytes(field: NDArray[Any]) -> bool:
+    """Return whether a field holds bytes, or None in their place. A field of objects holds texts otherwise."""
+    is_object_in_each_row = field.dtype.kind == "O" and field.ndim == 1  # on two axes, objects are always texts
+    holds_texts = len(field) > 0 and isinstance(field[0], str)
+    return is_object_in_each_row and not holds_texts
 
 
 def _embed_json_or_base64(value: bytes | None) -> Any:

@@ -109,7 +109,10 @@ class RowVectors(NamedTuple):
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row."""
+    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row.
+
+    The result has a `guessed_dtype` only if the same type was guessed for the numbers of all rows.
+    """
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
@@ -123,7 +126,7 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
                 guessed_dtypes.add(packed.dtype)
             else:
                 numbers = packed
-                guessed_dtypes.add(None)  # the row says the type of its numbers
+                guessed_dtypes.add(None)  # nothing was guessed, since the row says the type of its numbers
             packed_rows.append(numbers)
             counts[index] = memoryview(numbers).nbytes // vector_size
         except VectorError as error:

@@ -103,8 +103,9 @@ def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
 def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `samples` (n, s) are s of the d = `dimensions` entries of each vector, in the configured type. Their bytes are read
-    again as each other type. Formats of floats come first, because any bytes are plausible integers.
+    `samples` (n, s) are all d = `dimensions` entries of each vector, or runs of eight adjacent entries, read as the
+    configured type. The same bytes are read again as other types, whose sizes may differ. Formats of floats come first,
+    because any bytes are plausible integers.
     """
     vector_size = samples.dtype.itemsize * dimensions  # bytes
     same_size_first = dict.fromkeys((samples.dtype.itemsize, 8, 4, 2, 1))  # without duplicates

@@ -77,7 +77,7 @@ class ProtobufReader(Reader):
         return reader.read(payload)
 
     def read_tree(self, value: bytes) -> Any:
-        """Return only the fields that the path `label` names."""
+        """Return the fields in which a label is looked up: only those that the path `label` names."""
         reader, payload = self._split(value)
         return reader.read_label_tree(payload)
 
@@ -141,7 +141,7 @@ class _PackedReader:
         repeated bytes: Protobuf then returns the bytes of the run.
         """
         self._message_type = message_type
-        # All parts of this path are names: with a choice such as `[id=temp]`, numbers are never read at once.
+        # Each part is a name: `_find_packed_field` finds no field for a path with a choice such as `[id=temp]`.
         self._names = [part.name for part in reader.paths[0] if isinstance(part, Part)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]

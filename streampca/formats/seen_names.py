@@ -10,7 +10,7 @@ from streampca.pca.arrays import Array
 
 
 class SeenNames:
-    """Which dimensions had a number in any of the vectors so far."""
+    """The names of dimensions for which any of the vectors so far had a number."""
 
     def __init__(self, names: Sequence[str] | None) -> None:
         """`names` are those of the dimensions; without names there is nothing to find."""
@@ -22,8 +22,8 @@ class SeenNames:
         """Whether there are names for which no vector had a number."""
         return not self._is_seen.all()
 
-    def add(self, V: Array) -> None:
-        """Look at the vectors V (n, d)."""
+    def add_from(self, V: Array) -> None:
+        """Add the names for which one of the vectors V (n, d) has a number."""
         if self.has_unseen:
             self._is_seen |= ~np.isnan(V).all(axis=0)
 
@@ -36,7 +36,7 @@ def describe_unseen(names: Sequence[str] | None, is_seen_by_dimension: NDArray[n
     """Say for which names of dimensions no vector has a number; "" if there is no such name, or no vector.
 
     `is_seen_by_dimension` (d,) marks the dimensions in which a vector has a number. `names` is None if the dimensions
-    have no names. Messages call the vectors `what_was_read`.
+    have no names. `what_was_read` is what the returned text calls the vectors, such as "the first records".
     """
     has_vectors = is_seen_by_dimension.any()  # each vector has at least one number
     if not names or not has_vectors:

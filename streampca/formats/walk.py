@@ -61,7 +61,7 @@ ItemsOrReason: TypeAlias = list[Item] | SkipReason
 class _PathTree:
     """Paths that lead to the same value, as a tree of the steps with which they go on from this value."""
 
-    indices: tuple[int, ...]  # of all these paths in `field`
+    path_indices: tuple[int, ...]  # of all these paths in `field`
     depth: int  # how many steps of each path lead to this value
     ending_here: tuple[int, ...]  # indices of the paths that end at this value
     by_next_step: Mapping[Step, "_PathTree"]  # the other paths, after their next step
@@ -82,7 +82,10 @@ class _PathTree:
                 ending_here.append(index)
         by_next_step = {step: cls.of(inner_steps, depth + 1) for step, inner_steps in inner_steps_by_step.items()}
         return cls(
-            indices=tuple(remaining_steps), depth=depth, ending_here=tuple(ending_here), by_next_step=by_next_step
+            path_indices=tuple(remaining_steps),
+            depth=depth,
+            ending_here=tuple(ending_here),
+            by_next_step=by_next_step,
         )
 
     @cached_property
@@ -93,7 +96,7 @@ class _PathTree:
 
     def item_for_each_path(self, value: Any) -> list[Item]:
         """Return an item for each path, all with the same value."""
-        return [Item((index,), value) for index in self.indices]
+        return [Item((index,), value) for index in self.path_indices]
 
     def items_ending_here(self, value: Any) -> list[Item]:
         """Return an item with this value for each path that ends here."""
@@ -103,13 +106,13 @@ class _PathTree:
         """Return, for each path, an item that says why there is no value: `parent` is null, or has no `step`."""
         if parent is None:
             return self.item_for_each_path(SkipReason.NULL)
-        return [Item((index,), Absent(index, step, parent)) for index in self.indices]
+        return [Item((index,), Absent(index, step, parent)) for index in self.path_indices]
 
     def without_choices(self, choices: Sequence[Choice]) -> "_PathTree":
         """Return the paths that go on from here, except those that go on with one of these choices."""
         by_next_step = {step: paths for step, paths in self.by_next_step.items() if step not in choices}
-        indices = sorted(index for paths in by_next_step.values() for index in paths.indices)
-        return _PathTree(tuple(indices), self.depth, ending_here=(), by_next_step=by_next_step)
+        path_indices = sorted(index for paths in by_next_step.values() for index in paths.path_indices)
+        return _PathTree(tuple(path_indices), self.depth, ending_here=(), by_next_step=by_next_step)
 
 
 class Walk(NamedTuple):
@@ -117,7 +120,7 @@ class Walk(NamedTuple):
 
     paths: _PathTree
     conditions: Sequence[Condition]  # of `where`; their steps lead on from the value
-    max_json_texts: int = MAX_JSON_TEXTS
+    max_json_texts: int = MAX_JSON_TEXTS  # how many texts that hold JSON, one inside of the other, are parsed
 
     @classmethod
     def along(cls, paths: Sequence[Sequence[Step]], where: Sequence[Condition] = ()) -> "Walk":
@@ -150,8 +153,9 @@ class Walk(NamedTuple):
     def _find_in_object(self, value: Any) -> ItemsOrReason:
         """Return items, in the order of the paths: what each path leads to in an object.
 
-        In {"a": {"x": 1, "y": 2}, "b": 3}, the paths `a.x`, `a.y` and `b` lead to 1, 2 and 3. A value that is not an
-        object, such as null, has no fields. If a condition is not met, returns `SkipReason.CONDITION_UNMET`.
+        In {"a": {"x": 1, "y": 2}, "b": 3}, the paths `a.x`, `a.y` and `b` lead to 1, 2 and 3. If a path leads to
+        nothing, its item says why: its value is `Absent` or `SkipReason`. A value that is not an object, such as null,
+        has no fields. If a condition is not met, returns only `SkipReason.CONDITION_UNMET`.
         """
         fields = value if isinstance(value, dict) else {}
         conditions_here, inner_conditions = self._divide_conditions(fields)
@@ -161,7 +165,7 @@ class Walk(NamedTuple):
         # From the paths `a.x` and `a.y`, `step` is `a`, and `inner_paths` are `x` and `y`.
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in fields:
-                items += inner_paths.items_for_absent(step, parent=value)  # they say why there is no value
+                items += inner_paths.items_for_absent(step, parent=value)
                 continue
             # If a path ends at an array, a field beside the array, such as `shape`, may say how to read the array.
             inner_value = read_array(fields, step) if inner_paths.ending_here else fields[step]
@@ -206,9 +210,9 @@ class Walk(NamedTuple):
                 return chosen_items
             items += chosen_items
         paths_into_each_element = self.paths.without_choices(choices)  # `x` and `y`
-        if paths_into_each_element.indices:
+        if paths_into_each_element.path_indices:  # if there are such paths, add one item for all of them
             walk = Walk(paths_into_each_element, conditions.on_each_element, self.max_json_texts)
-            items.append(Item(paths_into_each_element.indices, Elements(array, walk)))
+            items.append(Item(paths_into_each_element.path_indices, Elements(array, walk)))
         return sorted(items, key=_first_path_index)
 
     def _divide_conditions_in_array(self, *, has_inner_arrays: bool) -> "_DividedConditions":
@@ -238,20 +242,22 @@ class Walk(NamedTuple):
     def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
         """Return items: what paths such as `[id=temp].value` lead to in the element that `[id=temp]` chooses.
 
-        Of the elements with this id, the one is chosen that meets conditions on each element, such as `unit=C`. Then
-        the conditions on the chosen element, such as `[id=temp].unit=C`, are tested on this element only. If several
-        elements can be chosen, raises `VectorError`.
+        1. Find the elements with this id. Without such an element, the paths may be wrong.
+        2. Choose the element that also meets the conditions on each element, such as `unit=C`. If several elements meet
+           them, raises `VectorError`.
+        3. Walk on in the chosen element. This also tests the conditions on this element only: `[id=temp].unit=C`.
         """
         inner_paths = self.paths.by_next_step[choice]  # such as `value`
-        fitting = [element for element in array if self._fits(element, choice)]
-        if not fitting:  # no element has this id, so the paths may be wrong
+        fitting = [element for element in array if self._fits(element, choice)]  # 1.
+        if not fitting:
             return inner_paths.items_for_absent(choice, parent=array)
+        # 2.
         accepted = [element for element in fitting if are_met(conditions.on_each_element, element, self.max_json_texts)]
         if not accepted:  # only the paths with this choice lead to nothing: other paths may lead to a value
             return inner_paths.item_for_each_path(SkipReason.CONDITION_UNMET)
         if len(accepted) > 1:
             raise VectorError("undecodable", f"{len(accepted)} elements have {choice.key}={choice.word}, not one")
-        walk_in_element = Walk(inner_paths, conditions.on_chosen_element, self.max_json_texts)
+        walk_in_element = Walk(inner_paths, conditions.on_chosen_element, self.max_json_texts)  # 3.
         return walk_in_element.find(accepted[0])
 
     def _fits(self, element: Any, choice: Choice) -> bool:

@@ -23,7 +23,7 @@ def decompose(state: State, columns: int) -> State:
     if state.covariance is None:
         return state
     smallest_deviation = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers underflow
-    # Which axes are kept: the first `columns` whose variance is neither rounding nor too small.
+    # At most `columns` axes are kept, and no axis whose variance is only rounding or would underflow.
     limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest_deviation)
     return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
 
@@ -101,7 +101,7 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     if reference is not None and reference.shape[1] == leading_axes.shape[1]:
         leading_axes = choose_signs(leading_axes, reference)
     total_variance = state.total_variance
-    # A state keeps these shares only if messages had gaps. A state that was made from a model has only `known`.
+    # A state has `missing` or `known` only if messages had gaps. If the state was restored from a model, only `known`.
     had_gaps = state.missing is not None or state.known is not None
     if had_gaps:
         # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately. Then variances
@@ -141,10 +141,10 @@ def _floor_variances_at_error(state: State) -> tuple[F64, float]:
     variance = state.variance[:dimensions]
     total_variance = state.total_variance
     other_directions = dimensions - len(variance)
-    minus_sum_of_others = float(variance.sum()) - total_variance  # of the other eigenvalues
-    if minus_sum_of_others <= 0 or not other_directions:
+    sum_of_other_eigenvalues = total_variance - float(variance.sum())
+    if sum_of_other_eigenvalues >= 0 or not other_directions:
         return variance, total_variance
-    error = minus_sum_of_others / other_directions
+    error = -sum_of_other_eigenvalues / other_directions
     floored = np.full(dimensions, error)
     floored[: len(variance)] = np.maximum(variance, error)
     return floored, float(floored.sum())
@@ -160,7 +160,8 @@ def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32
     t = model_total_variance or 1.0
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(t), np.float32)  # `state.C` holds all columns, [C | F]
-    packed = _unpack_standardised(state.covariance, state)[np.tril_indices(len(state.mean))]
+    square = _unpack_standardised(state.covariance, state)
+    packed = square[np.tril_indices(len(state.mean))]
     return np.asarray(packed / t, np.float32)
 
 
@@ -169,14 +170,18 @@ def restore_state(
 ) -> State:
     """Restore the state from which learning continues after a model of `count` messages.
 
-    `covariance_or_axes` is from `compute_covariance_or_axes`; without it, the covariance is estimated from the model's
-    axes and noise. If the state keeps Σ, `known_shares` has the share of the weight for which each pair of entries has
-    been known, packed. Otherwise it has such a share of each entry, (d,). None: all shares are 1.
+    `covariance_or_axes` is from `compute_covariance_or_axes`. A worker's model does not save it: then the covariance is
+    estimated from the model's axes and noise.
+
+    `known_shares` has, for each entry (d,), the share of the weight for which the entry has been known. If the state
+    keeps Σ, `known_shares` has such a share for each pair of entries instead, as a packed triangle like Σ. None means
+    that all shares are 1.
     """
     d = model.dimensions
     is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
-    if covariance_or_axes is None and model.seen is not None:
-        # A worker's model does not save these shares. An entry that was observed in some message gets the share 1.
+    is_worker_model = covariance_or_axes is None
+    if is_worker_model and model.seen is not None:
+        # A worker's model does not save `known_shares`, so the shares are 1 for observed entries, and 0 for all others.
         shares_of_entries = is_seen.astype(np.float64)
         known_shares = find_smaller_of_each_pair(shares_of_entries) if config.keeps_covariance else shares_of_entries
     state = State(
@@ -185,8 +190,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        # The sum of the squared shares that the messages have of the weight, if all these shares are equal.
-        concentration=1 / max(model.weight, 1.0),
+        concentration=1 / max(model.weight, 1.0),  # κ, if all messages have the same share of the weight
         scale=model.scale,
         known=known_shares,
     )
@@ -209,8 +213,9 @@ def _restore_columns(state: State, model: Model, saved_columns: Array | None, co
     columns = np.ascontiguousarray(columns[:, has_variance], config.dtype)
     variances = None
     if model.scale is not None:
-        # The state keeps the variances of the data, before they are standardised. The scale is 1/standard deviation.
-        standardised_variances = _find_standardised_variances(columns, model.scale)
+        # The state keeps the variances of the data, which a model does not have. They follow from the scale, which
+        # is 1/standard deviation. A constant entry also has a scale, 1, but no variance.
+        standardised_variances = _find_standardised_variances(columns, model.scale)  # 0 for a constant entry, else 1
         variances = standardised_variances / model.scale**2
     return replace(state, C=columns, variances=variances)
 
@@ -229,8 +234,8 @@ def _restore_covariance(
     else:
         standardised_covariance = triangle.unpack(saved_covariance * np.float64(state.total_variance), d)
         trace = float(standardised_covariance.trace())
-        # If Σ has negative eigenvalues, `make_model` has raised small variances for the model, so that the model's
-        # total variance is larger than the trace. The state gets the trace.
+        # So far, the state has the model's total variance. If Σ has negative eigenvalues, `make_model` has raised small
+        # variances, so the model's total variance is larger than the trace of Σ. The state needs the trace.
         has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
         if has_negative_eigenvalues:
             state = replace(state, total_variance=trace)
@@ -251,8 +256,7 @@ def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     noise = model.noise_variance if model.total_variance > 0 else 0.0
     covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
-        # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant. A constant
-        # entry is recognised by its scale, and because it is 0 on all axes that have variance.
+        # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant.
         axes_with_variance = U[:, model.explained_variance > 0]
         np.fill_diagonal(covariance, _find_standardised_variances(axes_with_variance, model.scale))
     return np.asarray(covariance)

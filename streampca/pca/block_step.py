@@ -99,11 +99,12 @@ def _update_with_covariance(
        block, and random sums of the block's rows, which contain new directions.
     3. Search the leading axes of Σ from these columns. The leading axes are the next [C | F].
     """
-    # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, it is in the units of the next scale.
+    # 1. `square` is the next Σ as a square (d, d). If the stream is standardised, `square` is in the units of the next
+    # scale. The columns are still in the units of the old scale, so step 2 converts them.
     covariance_before = partly_updated.covariance
-    if covariance_before is None:
+    if covariance_before is None:  # before the first block: a packed triangle of zeros
         covariance_before = np.zeros(config.dimensions * (config.dimensions + 1) // 2)
-    if prepared.has_known_gaps:
+    if prepared.has_unknown_entries:
         next_state, square = add_block_with_gaps(partly_updated, covariance_before, prepared, learned, config)
     else:
         next_state, square = _add_complete_block(partly_updated, covariance_before, prepared, learned)
@@ -135,8 +136,9 @@ def _add_complete_block(
     by D (d,): 1/standard deviation of each entry before the block. In other streams, D is 1. Σ is a packed triangle in
     the units of the data.
 
-    `state` is the state after the block, but its Σ is from before the block. Returns this state with the next Σ, and
-    the next Σ as a square (d, d), multiplied by the next D from left and right.
+    `state` is the state after the block, except for Σ: its Σ is still `covariance_before`, or None before the first
+    block. Returns this state with the next Σ, and the next Σ as a square (d, d), multiplied by the next D from left and
+    right.
     """
     past = prepared.weights.past
     D = prepared.D
@@ -163,8 +165,8 @@ def _update_without_covariance(
     1. Write the past as rows above the rows of the block, √c y for each message y with the share c of the weight. All
        rows together are A, and Σ = AᵀA + sI: the past has the variance s (`variance_outside`) in every direction.
     2. Update the variances of the entries, by which a stream is standardised.
-    3. If the stream is standardised, the columns of A are in the units of the data times D: 1/standard deviation of
-       each entry before the block. Compute the factors that convert A to the next D, and convert s.
+    3. In a standardised stream, each entry was multiplied by D (`prepared.scale`): 1/its standard deviation before the
+       block. Compute the next D (`next_scale`) and the factors that convert the columns of A to it, and convert s.
     4. Find the leading axes of A, exactly or by Nyström's method. With s added to their variances, they are the next
        [C | F].
     """
@@ -207,16 +209,16 @@ def _write_past_rows(rows: Array, prepared: PreparedBlock) -> float:
 def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockResult, config: LearningConfig) -> State:
     """For a state that does not keep Σ: add the block to what the state keeps of each entry.
 
-    If an entry is missing in this block or was missing before, the state keeps the mean, the share of the weight for
-    which the entry was known and, in a standardised stream, the variance. If no entry was ever missing, only a
-    standardised stream needs this step, for the variances:
+    If an entry is missing in this block, or was unknown for a part of the earlier weight, `add_block_to_entries`
+    updates the means, the known shares and the variances. Otherwise only a standardised stream needs this step, for the
+    variances:
 
         next variance = past · variance + (sum of c y²) / D²
 
     `past` is the share of the weight of the messages before the block, and c the share of a message y of the block. y
     was multiplied by D, 1/standard deviation of each entry. Dividing by D² converts to the units of the data.
     """
-    if prepared.has_known_gaps:
+    if prepared.has_unknown_entries:
         return add_block_to_entries(state, prepared, learned, config)
     is_standardised = prepared.scale is not None
     if not is_standardised:

@@ -37,7 +37,9 @@ class Drift(NamedTuple):
     def why_outdated(self) -> list[Cause]:
         """Which parts have moved so much that the earlier model is outdated; none if the earlier model still fits."""
         causes: list[Cause] = []
-        if self.explained_variance_ratio < _LEAST_SHARE * self.newest_explained_variance_ratio:
+        along_earlier_axes = self.explained_variance_ratio
+        along_newest_axes = self.newest_explained_variance_ratio
+        if along_earlier_axes < _LEAST_SHARE * along_newest_axes:
             causes.append("axes")
         if self.mean_shift_ratio > _MAX_MEAN_SHIFT_RATIO:
             causes.append("mean")
@@ -56,14 +58,14 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
         earlier_axes = np.linalg.qr(earlier_axes * to_newest_units[:, None])[0]
-    # `floored_variance` is the variance of an axis, raised to the variance of rounding if it is less. An axis with less
-    # variance is left out, since its angle means nothing.
+    # `floored_variance` is larger than the variance of an axis only if rounding may cause this variance. Such an axis
+    # is left out, since its angle means nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     axes_above_rounding = newest_axes[:, is_above_rounding]
     # New messages have less variance along the newest axes than the messages from which these axes were learned. This
     # variance is estimated for each axis.
     new_variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
-    new_variance_along_earlier = _compute_explained_variance(newest, newest_axes, earlier_axes)
+    new_variance_along_earlier = _compute_explained_variance(newest, U=newest_axes, Q=earlier_axes)
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
     return Drift(
         angle_radians=float(principal_angles(axes_above_rounding.T, earlier_axes.T).max(initial=0.0)),
@@ -88,7 +90,7 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # 0 for an axis that fits only noise
-    axis_count = len(is_spike)  # axes beyond the number of observed entries have no overlap
+    axis_count = len(is_spike)  # may be less than k: `spikes` has at most as many axes as there are observed entries
     U_spikes = U[:, :axis_count][:, is_spike]
     share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)  # squared lengths of the projections of the newest axes
     true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
@@ -99,7 +101,8 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
 def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F64) -> float:
     """Compute the squared shift of the mean, divided by the earlier total variance, in the newest units.
 
-    `to_newest_units` (d,) converts entries from the earlier units.
+    In the units of a model, each entry is multiplied by `Model.D` (d,). `to_newest_units` (d,) converts entries from
+    the earlier units.
     """
     squared_shifts = np.square(newest.D * (newest.mean - earlier.mean))
     for model in (newest, earlier):

@@ -19,7 +19,7 @@ from streampca.pca.state import State, none_if_all_known
 def add_block_with_gaps(
     after: State, covariance_before: F64, prepared: PreparedBlock, learned: BlockResult, config: LearningConfig
 ) -> tuple[State, Array]:
-    """Add a block to Σ, if an entry is missing in this block or was missing before. gaps.py has the formulas.
+    """If an entry is missing in this block or was not always known, add the block to Σ. gaps.py has the formulas.
 
     1. Compute the shown changes: how means and covariances change by the entries that the block's messages have.
     2. Predict the changes of entries that all messages of the block lack, or that began late in the stream. Drop the
@@ -34,10 +34,12 @@ def add_block_with_gaps(
         the square Σ (d, d)                of the data times the next D, on both sides
     """
     D = prepared.D
-    product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # Σc yyᵀ, for messages y of weight c
+    product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # sum of c yyᵀ, for messages y of weight c
     step = compute_entry_step(prepared, learned)  # the shown changes of single entries
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
-    row_squares = product.diagonal() + np.square(step.filled_mean_change)  # Σc y² about the mean before the block
+    # Sum of c y². The messages y are centred on the mean of the filled messages, which moves by `filled_mean_change`.
+    # With the square of this change added, the sum is about the mean before the block.
+    row_squares = product.diagonal() + np.square(step.filled_mean_change)
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
     eta = prepared.eta  # share of the block in the weight
@@ -77,9 +79,10 @@ def _drop_if_variance_too_small(
 ) -> pairs.PredictedChanges:
     """Drop the prediction for an entry if the variance of the entry would become too small.
 
-    `prediction` has the change of each entry that is expected from the changes of other entries. The messages that have
-    the entry replace the share E of its variance, so the share 1 − E of `variance_before` (d,) must be left. If less
-    would be left, the prediction is wrong: it could even make the variance 0.
+    `shown_changes` has the changes that are computed from the values in the block. `prediction` has the change of each
+    entry that is expected from the changes of other entries. The messages that have the entry replace the share E of
+    its variance, so the share 1 − E of `variance_before` (d,) must be left. If less would be left, the prediction is
+    wrong: it could even make the variance 0.
     """
     E = step.replaced_share  # 0 if no message of the block has the entry
     _, variance_if_predicted = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
@@ -97,30 +100,36 @@ def _add_changes_of_entries(
 ) -> tuple[F64, F64]:
     """Compute from shown and predicted changes how far the means move, and the variances after the block, (d,) each.
 
-    A shown change is how far the messages that have an entry move its moments. They replace the share E of the moments.
-    If the entry is predicted, the change that is predicted from other entries is added, times 1 − E/η, where η is the
-    share of the block in the weight. There are two cases:
+    A shown change is how far the messages that have an entry move the mean and the variance of this entry. E
+    (`step.replaced_share`) is the share of the entry's mean and variance that these messages replace. η (`eta`) is the
+    block's share of the weight. If the entry is predicted, its change is
+
+        shown change + (1 − E/η) · (change that is predicted from other entries)
+
+    There are two cases:
 
     - No message of the block has the entry: E is 0, so the whole predicted change is added.
     - The entry began late, and has few earlier messages: E > η, so the block moves it too far. 1 − E/η is negative, and
       takes a part of the predicted change back.
     """
-    predicted_share = (1 - step.replaced_share / eta) * prediction.is_predicted
+    prediction_factor = (1 - step.replaced_share / eta) * prediction.is_predicted
     predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
-    mean_change = step.mean_change + predicted_share * prediction.mean
+    mean_change = step.mean_change + prediction_factor * prediction.mean
     shown_variance = variance_before + shown_changes.change.diagonal()  # about the mean before the block
     about_new_mean = shown_variance - np.square(mean_change)
-    return mean_change, about_new_mean + predicted_share * predicted_variance_change
+    return mean_change, about_new_mean + prediction_factor * predicted_variance_change
 
 
 def _compute_shown_changes(
     prepared: PreparedBlock, learned: BlockResult, step: EntryStep, product: F64, covariance_before: F64
 ) -> pairs.PairChanges:
-    """Compute how the messages of the block change the covariance of each pair of entries, before predictions.
+    """Compute how the messages of the block change the covariance of each pair of entries.
 
-    The changes are computed from `product` (d, d), which is Σc yyᵀ over the messages y with the weights c. Each y is
-    clipped, its missing entries are filled, and the mean is subtracted. Within the block, the mean moves by
-    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block, packed.
+    A message shows an entry if the entry is not missing. Changes of entries that no message shows are predicted later.
+
+    The changes are computed from `product` (d, d), which is the sum of c yyᵀ over the messages y with the weights c.
+    Each y is clipped, its missing entries are filled, and the mean is subtracted. Within the block, the mean moves by
+    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block, as a packed lower triangle.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -130,7 +139,7 @@ def _compute_shown_changes(
         return pairs.compute_changes_of_complete_block(
             product=product,
             change_of_row_mean=step.filled_mean_change,
-            past=prepared.weights.past,  # share of the messages before the block in the weight
+            past=prepared.weights.past,  # share of the weight that the messages before the block have
             covariance=covariance_before,
             D=prepared.D,
             known=known_before,
@@ -140,11 +149,11 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.filled_mean_change,
-        # Sums over the messages of what C predicts for each entry, and of the rest, to separate both in `product`.
+        # Sums of products of what C predicts for each entry, and of the residuals, to separate both in `product`.
         fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
-        past=prepared.weights.past,  # share of the messages before the block in the weight
+        past=prepared.weights.past,  # share of the weight that the messages before the block have
         covariance=covariance_before,
         D=prepared.D,
         known=known_before,
@@ -153,6 +162,8 @@ def _compute_shown_changes(
 
 def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
     """Sum products of the filled messages with their coordinates x (K,): Σc f xᵀ and Σc (r/√q) xᵀ, (d, K) each.
+
+    Here Σ is a sum over the messages. Residuals were divided by √q when missing entries were filled (missing.py).
 
         filled message v = m + f + r/√q        f = Cx
 

@@ -28,23 +28,31 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 
 def predict_changes(
-    prepared: PreparedBlock, learned: BlockResult, components: int, step: EntryStep, change: F64, row_squares: F64
+    prepared: PreparedBlock,
+    learned: BlockResult,
+    components: int,
+    step: EntryStep,
+    covariance_change: F64,
+    row_squares: F64,
 ) -> pairs.PredictedChanges:
     """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
-    `step.replaced_share` (d,) is the share of an entry's mean and variance that the block replaces. It tells the kinds
-    of entries, with the block's share η of the weight:
+    x (K,) are the coordinates of a message on the axes C (d, K).
+
+    1. From the ordinary entries alone, compute how the block changes the mean of x and the covariances with x.
+    2. Limit these changes.
+    3. A late entry or dead sensor is predicted as Cx. So its moments change as those of Cx.
+
+    `step.replaced_share` (d,) is the share of an entry's mean and variance that the block replaces. With the block's
+    share η of the weight, it tells the kinds of entries:
 
         ordinary entry    above 0, and at most 1.5 η
         dead sensor       0, because no message of the block has the entry
         late entry        more than 1.5 η, because the entry began late and few earlier messages have it
 
-    `change` (d, d) is how the messages of the block change the covariances. `row_squares` (d,) are the sums of the
-    weighted squares of the block's entries, also of filled ones.
-
-    1. Compute how the mean and the covariances of the messages' coordinates x change, from the ordinary entries alone.
-    2. Limit these changes of x.
-    3. A late entry or dead sensor is predicted as Cx, with the axes C. So its moments change as those of Cx.
+    The messages of the block change the covariances of the entries by `covariance_change` (d, d), and their means by
+    `step.mean_change`. `row_squares` (d,) are the sums of the weighted squares of the block's entries, also of filled
+    ones.
     """
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
     can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
@@ -53,25 +61,31 @@ def predict_changes(
     was_known_before = step.entries.known_before > 0  # a message before the block has the entry
     is_predicted = was_known_before & ~is_ordinary  # late entries and dead sensors
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
-    x_changes = _predict_coordinates(predictor, was_known_before, is_ordinary, change, step.mean_change)  # 1.
-    mean_factor, covariance_factor = _find_limiting_factors(x_changes)  # 2.
-    C = x_changes.C
-    covariances_with_x = x_changes.covariances_with_x
+    coordinate_changes = _predict_coordinates(  # 1.
+        predictor,
+        is_known=was_known_before,
+        is_ordinary=is_ordinary,
+        covariance_change=covariance_change,
+        mean_change=step.mean_change,
+    )
+    mean_factor, covariance_factor = _find_limiting_factors(coordinate_changes)  # 2.
+    C = coordinate_changes.C
+    change_with_x = coordinate_changes.covariances_with_x
     was_clipped = (learned.kept_share < 1).any()
     if was_clipped:  # the messages had outliers, which predictions from other entries must not restore
         is_dead = is_predicted & (step.replaced_share <= 0)
-        covariances_with_x = _limit_dead_sensors(C, covariances_with_x, is_dead, row_squares)
+        change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, row_squares)
     return pairs.PredictedChanges(
         C=C,
-        covariances_with_x=np.ascontiguousarray(covariances_with_x * covariance_factor),
-        mean=C @ x_changes.mean * mean_factor,  # 3.
+        covariances_with_x=np.ascontiguousarray(change_with_x * covariance_factor),
+        mean=C @ coordinate_changes.mean * mean_factor,  # 3.
         is_predicted=is_predicted,
     )
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return changes in which none of the d entries is predicted: zeros, with one coordinate."""
-    zeros = np.zeros((d, 1))
+    """Return changes in which none of the d entries is predicted: all are zeros."""
+    zeros = np.zeros((d, 1))  # the number of coordinates does not matter, so there is one
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
     )
@@ -86,28 +100,33 @@ class _CoordinateChanges(NamedTuple):
     mean: F64  # (K,): change of the mean of x
 
 
-def _find_limiting_factors(x_changes: _CoordinateChanges) -> tuple[float, float]:
+def _find_limiting_factors(changes: _CoordinateChanges) -> tuple[float, float]:
     """Return two factors, at most 1, which limit predicted changes: one for means, one for covariances.
 
     Changes are predicted from the coordinates x (K,) of messages on the axes C, whose mean square is about 1. x is
-    computed from the ordinary entries, which began early in the stream and occur in the block. If these entries are
-    nearly constant, x may be far too large. So changes are limited to those of coordinates with a mean square of 30.
+    computed only from the ordinary entries, which the block has, and which have been known for most of the weight. If
+    these entries hardly vary, a small deviation gives a huge x. So changes are limited to those of coordinates with a
+    mean square of 30.
     """
-    largest_square = _LARGEST_MEAN_SQUARE * len(x_changes.mean)  # of all K coordinates together
-    square_of_mean = float(x_changes.mean @ x_changes.mean)
+    largest_square = _LARGEST_MEAN_SQUARE * len(changes.mean)  # of all K coordinates together
+    square_of_mean = float(changes.mean @ changes.mean)
     mean_factor = np.sqrt(_find_reducing_factor(square_of_mean, largest_square))  # the root multiplies the mean
-    covariance_factor = _find_reducing_factor(float(x_changes.second_moments.trace()), largest_square)
+    covariance_factor = _find_reducing_factor(float(changes.second_moments.trace()), largest_square)
     return mean_factor, covariance_factor
 
 
 def _find_reducing_factor(square: float, largest: float) -> float:
     """Return min(1, largest/square), by which a square must be multiplied so that it is at most `largest`."""
-    is_too_large = square > largest  # not if it is NaN
+    is_too_large = square > largest  # also False if `square` is NaN
     return largest / square if is_too_large else 1.0
 
 
 def _predict_coordinates(
-    predictor: Predictor, is_known: NDArray[np.bool_], is_ordinary: NDArray[np.bool_], change: F64, mean_change: F64
+    predictor: Predictor,
+    is_known: NDArray[np.bool_],
+    is_ordinary: NDArray[np.bool_],
+    covariance_change: F64,
+    mean_change: F64,
 ) -> _CoordinateChanges:
     """Compute from the changes of the ordinary entries how the messages' coordinates x (K,) change with a block.
 
@@ -116,7 +135,7 @@ def _predict_coordinates(
 
         x = M C_Lᵀ y_L        M = (C_LᵀC_L + diag(ridge))⁻¹
 
-    So moments of x change linearly with those of y_L. Δ (d, d) is the `change` of the covariances (only the lower
+    So moments of x change linearly with those of y_L. Δ (d, d) is the change of the covariances (only the lower
     triangle is read), and δ (d,) the change of the means:
 
         1. cov(y_L, x) changes by Δ_LL C_L M
@@ -126,14 +145,15 @@ def _predict_coordinates(
 
     Entries that were not known before the block (`is_known` is False) get zeros.
     """
-    # x has no unit. C, ridge, Δ and δ are divided by powers of one unit, so that their products do not overflow.
+    # So that no product overflows, entries are measured in this unit: C and δ are divided by it, ridge and Δ by its
+    # square. x has no unit, and cov(y, x) is multiplied by the unit at the end.
     unit = power_of_two(float(np.abs(predictor.C).max()))
     C = predictor.C * is_known[:, None] / unit
     C_L = C * is_ordinary[:, None]
     ridge = predictor.ridge / unit / unit
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
-    # dsymm reads only the upper triangle of `change.T`, which is the lower triangle of Δ.
-    Delta_C_L = blas.dsymm(1 / unit / unit, change.T, C_L)
+    # dsymm reads only the upper triangle of `covariance_change.T`, which is the lower triangle of Δ.
+    Delta_C_L = blas.dsymm(1 / unit / unit, covariance_change.T, C_L)
     ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # 1. change of cov(y_L, x)
     second_moments = M @ (C_L.T @ ordinary_with_x)  # 2. change of cov(x, x)
     predicted_with_x = C @ second_moments  # 3. change of cov(Cx, x)
@@ -146,17 +166,20 @@ def _predict_coordinates(
     )
 
 
-def _limit_dead_sensors(C: F64, covariances_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
+def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
+
+    x (K,) are the coordinates of a message on the axes C (d, K), and `change_with_x` (d, K) is the predicted change of
+    the covariance of each entry with x. Returns this change, scaled down.
 
     All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. A message with
     an outlier was clipped. Without a limit, the prediction could give dead sensors the variance that the outlier had
     before clipping. So the variances of all dead sensors together may grow by at most the weighted squares of their
     filled entries (`row_squares`, (d,)), which were clipped with the message.
     """
-    # Entry i is predicted as C_i x, so its variance grows by C_i · (change of the covariances of entry i with x).
-    predicted_growth = np.vecdot(C, covariances_with_x)
+    # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
+    predicted_growth = np.vecdot(C, change_with_x)
     total_growth = predicted_growth[is_dead].clip(0).sum()
     largest_growth = row_squares[is_dead].sum()
     factor = largest_growth / total_growth if total_growth > largest_growth else 1.0
-    return np.asarray(covariances_with_x * factor)
+    return np.asarray(change_with_x * factor)

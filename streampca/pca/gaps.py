@@ -45,21 +45,24 @@ class EntryStep(NamedTuple):
     """How a block changes the moments of the entries, (d,) each."""
 
     entries: pairs.Entries
-    filled_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the filled messages, with rows f + r/√q, moves
+    filled_mean_change: F64  # Σc f + Σc r/√q: how far the mean of the filled messages moves within the block
     replaced_share: F64  # diag(E): the share of the moments of each entry that the block replaces
     known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
 
 
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
-    """Compute how a block changes the mean of each entry, and which share E of its moments the block replaces.
+    """Compute how a block changes the mean of each entry, and which share E of the entry's moments the block replaces.
 
     In an entry, each message has a predicted value, the fit f. If the message has the entry, it also has a residual r,
     the difference from the fit. All weights are shares of the weight after the block: c of a message, η of the block,
-    and n of the block's messages that have the entry.
+    and n of the block's messages that have the entry. q is n/η, but at least 0.1; filled messages have r/√q in place of
+    r (missing.py).
 
-    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block.
-    2. E = g/N′. The block counts with the weight g for the entry, which is known for the weight N′ after the block.
+    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block. To find Σc r, Σc r/√q
+       is multiplied by √q (`root_q`).
+    2. E = g/N′. g is the weight with which the block counts for the entry, and N′ is the weight for which the entry is
+       known after the block (`_compute_entry_weights`).
     3. δ = Eμ, the change of the mean.
     """
     eta = prepared.eta
@@ -79,7 +82,7 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     block_mean = sum_of_fits / eta + sum_of_residuals / divisor  # μ
     # 2.
     known_weight_before = prepared.weights.past * prepared.before.known_shares  # for which the entry was known
-    counted_weight, known_weight = _count_weights(observed_weight, known_weight_before, eta)  # g, N′
+    counted_weight, known_weight = _compute_entry_weights(observed_weight, known_weight_before, eta)  # g, N′
     replaced_share = counted_weight / np.where(known_weight > 0, known_weight, 1.0)  # E; 0 if never known
     return EntryStep(
         entries=pairs.Entries(
@@ -95,8 +98,8 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     )
 
 
-def _count_weights(observed_weight: F64, known_weight_before: F64, eta: float) -> tuple[F64, F64]:
-    """Return the weight g with which a block counts for each entry, and N′ for which the entry is known after it.
+def _compute_entry_weights(observed_weight: F64, known_weight_before: F64, eta: float) -> tuple[F64, F64]:
+    """Return, for each entry, the weight g with which the block counts, and the known weight after the block, N′.
 
         g = min(η, n/RARELY_SHOWN)        N′ = `known_weight_before` + g
 
@@ -111,8 +114,11 @@ def _count_weights(observed_weight: F64, known_weight_before: F64, eta: float) -
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     """Sum the fits f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    A message has a fit in every entry: the value that its observed entries predict. If all messages are complete,
-    nothing is predicted, and the sum is 0. If means are not learned, no mean may change, so 0 is returned, too.
+    A message has a fit in every entry: the value that its observed entries predict. The sum is only needed to separate
+    the fits from the residuals, which may be averaged over fewer messages. So it is taken as 0 in two cases:
+
+    - No message lacks an entry: fits and residuals are averaged over the same messages.
+    - Means are not learned: no mean may change.
     """
     filled = prepared.filled  # None if all messages are complete
     learns_means = prepared.weights.a.any()  # a: weight of each message in the running mean, 0 without learned means
@@ -141,10 +147,11 @@ def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockRe
     if not is_standardised:  # only a standardised stream needs the variances of entries
         return state
     D_squared = prepared.D**2
-    # Algorithm 1 has centred the rows of `learned.Y` on the mean of the filled messages, which moves within the block.
+    # The rows of `learned.Y` are √c y, where y is centred on the mean of the filled messages. Within the block, this
+    # mean moves by `filled_mean_change`.
     squares_about_moving_mean = sum_squares(learned.Y)  # Σc y²
     squares_about_mean_before = squares_about_moving_mean + np.square(step.filled_mean_change)
-    mean_square = squares_about_mean_before / prepared.eta  # s
+    mean_square = squares_about_mean_before / prepared.eta  # s; η is the sum of the weights c
     variances_before = state.entry_variances  # σ²/D²
     change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)
     return replace(state, variances=np.maximum(variances_before + change / D_squared, 0.0))

@@ -40,23 +40,25 @@ class Filled(NamedTuple):
     V: Array  # (n, d)
     predictor: Predictor
     X: F64  # (n, K): the x of each message, whose prediction is m + Cx
-    root_q: F64  # (d,): √q, where q is the share of the messages that show each entry
-    shown: NDArray[np.bool_]  # (n, d): which entries the messages have
+    root_q: F64  # (d,): √q, where q is the share of the messages in which an entry is observed, at least 0.1
+    shown: NDArray[np.bool_]  # (n, d): which entries are observed
 
 
 def fill_missing_entries(state: State, V: Array, weights: centring.Weights, components: int, center: bool) -> Filled:
     """Fill the missing entries of the block V (n, d) that follows `state` with predictions from the observed entries.
 
-    An entry should vary about its prediction as much as if no message lacked the entry. A filled entry is exactly its
-    prediction. So an observed entry, which differs from its prediction by r, becomes the prediction plus r/√q, where q
-    is the share of the messages that have the entry: the sum of r²/q is about what the sum of r² would be without gaps.
+    A filled entry is exactly its prediction, so entries with gaps would vary too little. To make up for this, an
+    observed entry, which differs from its prediction by r, becomes the prediction plus r/√q. q is the share of the
+    messages in which the entry is observed: the sum of r²/q is about what the sum of r² would be without gaps.
     """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages that have each entry
+    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages in which each entry is observed
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))  # with a smaller q, few messages would become too long
-    filled, X = filling.fill(V, *predictor, root_q)  # X: the coordinates of the predictions
+    filled, X = filling.fill(  # X: the coordinates of the predictions
+        V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=root_q
+    )
     return Filled(V=filled, predictor=predictor, X=X, root_q=root_q, shown=~missing)
 
 
@@ -106,8 +108,8 @@ def _build_mean_predictor(mean: F64) -> Predictor:
 def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Array]:
     """Clip outliers of the new entries of the block V (n, d). A new entry was missing in all messages before the block.
 
-    Returns the state and the clipped block. If means are learned (`center`), the state's mean is set for new entries
-    that the block has; but the first block of a stream gets its mean later, by EM.
+    Returns the state and the clipped block. If means are learned (`center`), the state gets the mean of each new entry
+    that some message of the block has. In the first block of a stream, no mean is set, because EM will find the means.
     """
     is_new = state.known_shares <= 0
     if not is_new.any():
@@ -117,7 +119,7 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     is_first_block = not state.count
     if is_first_block or not center:
         return state, clipped
-    stream_was_constant = state.total_variance == 0
+    stream_was_constant = state.total_variance == 0  # then a rounded mean would make all later values outliers
     block_mean = _compute_exact_mean(clipped) if stream_was_constant else compute_observed_mean(clipped)
     begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
     return replace(state, mean=np.where(begins_in_block, block_mean, state.mean)), clipped
@@ -152,10 +154,9 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
     seen_dimensions = int((~missing).any(axis=0).sum())
     mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
+    unchanged = np.ones(d)  # `fill` moves an observed entry away from its prediction, unless `root_q` is 1
     for _ in range(EM_ITERATIONS):
-        # `fill` divides the difference between an observed entry and its prediction by `root_q`. With `root_q` = 1,
-        # observed entries stay as they are.
-        filled, _ = filling.fill(V, *predictor, root_q=np.ones(d))
+        filled, _ = filling.fill(V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=unchanged)
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         predictor = _fit_to_filled(filled, mean, components, seen_dimensions)
@@ -197,9 +198,9 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     """Fill in the covariances, in the matrix S (d, d), of the pairs of entries that never occurred in one message.
 
-    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries that occurred with the
-    same entries, so that their rows of `is_known` are equal, are a group. Therefore two groups have either all
-    covariances between their entries or none, and missing ones are filled in at once.
+    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries whose rows of `is_known`
+    are equal form a group. So between two groups, either all covariances are known or none. If none is known, all are
+    filled in at once.
     """
     seen = np.flatnonzero(is_known.diagonal())  # entries that occurred in some message
     if is_known[np.ix_(seen, seen)].all():
@@ -225,7 +226,8 @@ def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp],
     `is_known`, so the first row stands for all.
     """
     with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
-    L = with_both_groups[is_known[np.ix_(with_both_groups, with_both_groups)].all(axis=1)]
+    occurred_together = is_known[np.ix_(with_both_groups, with_both_groups)]
+    L = with_both_groups[occurred_together.all(axis=1)]  # entries that occurred with all of `with_both_groups`
     if not len(L):
         return np.zeros((len(group_i), len(group_j)))
     variance, axes = np.linalg.eigh(S[np.ix_(L, L)])

@@ -96,7 +96,8 @@ class Model:
         variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
         t2 = spiked_covariance.expect_t2_of_new_messages(variance, self.spikes, d, self.weight)
         directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
-        spe = directions_outside * self.spikes.noise_of_new_messages  # times the mean variance in one direction
+        variance_in_direction = self.spikes.noise_of_new_messages  # the mean of all directions outside
+        spe = directions_outside * variance_in_direction
         # The score of any message divides its SPE by the σ² of the learned messages, `noise_variance`.
         return np.array([t2, spe, t2 + spe / self.noise_variance])
 
@@ -107,10 +108,10 @@ class Model:
 
     @np.errstate(all="ignore")
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
-        """Project vectors (n, d): compute their coordinates and residuals.
+        """Project vectors (n, d): compute their coordinates and their residuals, which are squared distances (SPE).
 
-        Missing entries, NaN, are filled with expected values, whose uncertainty is added to residuals and T². Vectors
-        of float32 are projected in single precision.
+        Missing entries, NaN, are filled with expected values, whose uncertainty is added to SPE and T². Vectors of
+        float32 are projected in single precision.
         """
         filled = vectors
         if self.seen is not None:  # an entry that no learned message had is set to the mean, so that it has no effect

@@ -85,9 +85,11 @@ class PastScores:
         """Return the p-value of each score: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            bins, fraction_above = _find_bins(values)  # the part of its bin's width that lies above a value
-            at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]  # 1: the new score itself
-            all_scores = 1 + weights_above[0] + weights[0]  # the first bin, and all bins above it
+            # The part of a bin's width above the value is taken as the part of the bin's weight above the value.
+            bins, fraction_above = _find_bins(values)
+            # 1 is the weight of the new score itself, which is at least as high as itself.
+            at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]
+            all_scores = 1 + weights_above[0] + weights[0]  # index 0: the lowest bin, and all bins above it
             p.append(at_least_as_high / all_scores)
         return Scores(*p)
 
@@ -101,14 +103,15 @@ def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     """Find the bin of each value, and which fraction of the bin's width lies above the value, 0 … 1.
 
     The bins begin at 2^−32, and each octave 2^j … 2^(j+1) has 32 bins. A value beyond the histogram goes into the first
-    or last bin.
+    or last bin. Its fraction is 1: all scores in this bin count as at least as high.
     """
     limited = np.clip(values, 2.0**_LOWEST, 2.0 ** (_LOWEST + _OCTAVES))
     half_mantissa, exponent = np.frexp(limited)  # value = half_mantissa · 2^exponent, half_mantissa from ½ to below 1
     mantissa = 2 * half_mantissa  # value = mantissa · 2^(exponent − 1), mantissa from 1 to below 2
     octave = exponent - 1 - _LOWEST  # 0 is the lowest octave
     bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1  # the last bin with an end ≤ mantissa
-    # The upper limit of the histogram would be in the bin after the last one.
+    # The upper limit of the histogram begins the bin after the last one. It goes into the last bin, with the fraction
+    # 1.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + bin_in_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)
     lower_end = edges[bin_in_octave]

@@ -1,9 +1,10 @@
 """Pools the moments of two states: weighted means, variances and covariances about the common mean.
 
-In each entry and each pair of entries, a fraction of a state's weight counts. N_ij from `State.known` is the share of
-the weight for which both entries have been known, and s_j is the share of the messages that have entry j. The fraction
-of an entry is f_j = min(N_jj, (s_j/0.1)²), and that of a pair is min(N_ij, f_i, f_j). Fractions of pairs are packed; if
-Σ is not kept, there are only fractions of entries, (d,).
+A state has learned each entry, and each pair of entries, from only a fraction of its weight. In a pool, the entry or
+pair counts with this fraction. N_ij from `State.known` is the share of the weight for which both entries have been
+known, and s_j is the share of the messages that have entry j. The fraction of an entry is f_j = min(N_jj, (s_j/0.1)²),
+and that of a pair is min(N_ij, f_i, f_j). Fractions of pairs are packed; if Σ is not kept, there are only fractions of
+entries, (d,).
 """
 
 from dataclasses import replace
@@ -25,22 +26,24 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 
         δ = m₂ − m₁        mean = m₁ + nδ        covariance = pΣ₁ + nΣ₂ + pn δδᵀ
 
-    p is `past_share` and n is `new_share`. But if entries began late or are rare, each entry has its own p and n, and
-    each pair of entries, too. The columns and the weight of `before` stay as they are.
+    p is `past_share` and n is `new_share`. But if entries began late or are rare, each entry and each pair of entries
+    has its own p and n (`_compute_added_shares`). The shares `missing` and `known` are always pooled with `past_share`
+    and `new_share`. The columns and the weight of `before` stay as they are.
     """
     mean_difference = added.mean - before.mean  # δ
     added_shares = _compute_added_shares(before, added, past_share, new_share)  # None: `new_share` in all pairs
-    n: F64 | float = new_share
-    p: F64 | float = past_share
-    if added_shares is not None:  # n and p of each entry, (d,)
-        n = take_entry_shares(added_shares, len(mean_difference))
-        p = 1 - n
-    weighted_difference = np.sqrt(p * n) * mean_difference  # √(pn) δ
+    n_of_entries: F64 | float = new_share
+    p_of_entries: F64 | float = past_share
+    if added_shares is not None:  # (d,)
+        n_of_entries = take_entry_shares(added_shares, len(mean_difference))
+        p_of_entries = 1 - n_of_entries
+    weighted_difference = np.sqrt(p_of_entries * n_of_entries) * mean_difference  # √(pn) δ
     square = float(weighted_difference @ weighted_difference)
     total_variance = past_share * before.total_variance + new_share * added.total_variance + square
     variances = None
     if before.variances is not None and added.variances is not None:
-        variances = p * before.variances + n * added.variances + np.square(weighted_difference)
+        weighted_variances = p_of_entries * before.variances + n_of_entries * added.variances
+        variances = weighted_variances + np.square(weighted_difference)
     covariance = None
     if before.covariance is not None and added.covariance is not None:
         if added_shares is None:
@@ -52,10 +55,11 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
             total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
     pooled = replace(
         before,
-        mean=before.mean + n * mean_difference,
+        mean=before.mean + n_of_entries * mean_difference,
         total_variance=total_variance,
         covariance=covariance,
         variances=variances,
+        # `missing` is None if no message lacks an entry. `known` is None if all entries were always known.
         missing=pool_shares(before.missing, past_share, added.missing, new_share, if_none=0.0),
         known=none_if_all_known(pool_shares(before.known, past_share, added.known, new_share, if_none=1.0)),
     )
@@ -65,9 +69,9 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
     """Pool the packed covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
 
-    `added` has the share n in each pair of entries (`added_shares`, packed), and the share e (d,) in each single entry.
-    δ (d,) is the mean of `added` less the mean of `before`. So the pooled mean is eδ from the mean of `before`, and
-    (1 − e)δ from the mean of `added`:
+    In each pair of entries, the share n of the pooled weight comes from `added` (`added_shares`, packed like Σ₁). The
+    diagonal of n, for single entries, is e (d,). δ (d,) is the mean of `added` less the mean of `before`. So the pooled
+    mean is eδ from the mean of `before`, and (1 − e)δ from the mean of `added`:
 
         (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)        a = eδ        b = (1 − e)δ
     """
@@ -82,10 +86,11 @@ def _compute_added_shares(before: State, added: State, past_weight: float, new_w
 
     `past_weight` and `new_weight` are the weights of the states, with the sum 1. In pairs of entries that began late
     or are rare, only a fraction of a state's weight counts. Returns None if all weight counts in all pairs: then the
-    share is `new_weight` in all pairs. If the states do not keep Σ, returns the shares in single entries, (d,).
+    share is `new_weight` in all pairs. If the states do not keep their covariance, but only axes, returns one share for
+    each entry, (d,). "Packed" means: the lower triangle of the matrix (d, d) as a vector.
     """
-    fraction_before = _compute_counted_fractions(before)  # None: the whole weight counts in all pairs
-    fraction_added = _compute_counted_fractions(added)
+    fraction_before = _compute_pair_fractions(before)  # None: the whole weight counts in all pairs
+    fraction_added = _compute_pair_fractions(added)
     if fraction_before is None and fraction_added is None:
         return None
     counted_before = past_weight * (1.0 if fraction_before is None else fraction_before)
@@ -94,14 +99,15 @@ def _compute_added_shares(before: State, added: State, past_weight: float, new_w
     return np.asarray(counted_added / np.where(counted > 0, counted, 1.0))
 
 
-def _compute_counted_fractions(state: State) -> F64 | None:
-    """Compute which fraction of a state's weight counts in each pair of entries, packed; None means 1.
+def _compute_pair_fractions(state: State) -> F64 | None:
+    """Compute with which fraction of the state's weight each pair of entries counts in a pool, packed.
 
-    This is the fraction for which both entries have been known, but at most the fraction that counts for the rarer
-    entry. If no message has both entries, but their covariance was estimated, almost nothing counts. If the state does
-    not keep Σ, returns the fractions for single entries, (d,).
+    This is the share of the weight for which both entries have been known, but at most the fraction of the rarer entry
+    (`_compute_entry_fractions`). If no message has both entries, but their covariance was estimated, the fraction is
+    almost 0. Returns None if all fractions are 1. If the state does not keep Σ, returns the fractions of single
+    entries, (d,).
     """
-    entry_fractions = _compute_counted_fractions_of_entries(state)
+    entry_fractions = _compute_entry_fractions(state)
     if state.known is None and entry_fractions.min() >= 1:
         return None
     if state.covariance is None:
@@ -116,11 +122,12 @@ def _compute_counted_fractions(state: State) -> F64 | None:
     return np.where(was_shown_together, np.minimum(state.known, fraction_of_rarer_entry), fraction_if_filled)
 
 
-def _compute_counted_fractions_of_entries(state: State) -> F64:
-    """Compute which fraction of a state's weight counts for each entry when states are pooled, (d,).
+def _compute_entry_fractions(state: State) -> F64:
+    """Compute with which fraction of the state's weight each entry counts in a pool, (d,).
 
-    This is the weight of the messages since the first one that has the entry, divided by all weight (`known_shares`).
-    If few messages have an entry, most of its values were filled in by prediction, so a smaller fraction counts.
+    This is the share of the weight for which the entry has been known, from the first message that has the entry
+    (`State.known_shares`). But if few messages have the entry, most of its values were filled in by prediction, so the
+    fraction is smaller.
     """
     if state.missing is None:  # no message lacks an entry
         return state.known_shares

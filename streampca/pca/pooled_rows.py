@@ -26,8 +26,8 @@ class _ScaledRows(NamedTuple):
 class PooledRows(NamedTuple):
     """The pooled covariance RᵀR + `variance_outside` · I of y = v − m, or of y = D(v − m) for standardised streams.
 
-    R has a row for each axis of each state, and for each difference between means. The variance outside of the axes is
-    added in all directions, so rows have this much less.
+    R has a row for each axis of each state, and for each difference between means. `variance_outside` is the variance
+    outside of the axes. It is added in all directions, also along the axes, so the rows hold this much less.
     """
 
     parts: Sequence[_ScaledRows]  # R
@@ -52,6 +52,8 @@ class PooledRows(NamedTuple):
         R₁ and R₂ are the rows of Σ₁ = R₁ᵀR₁ and Σ₂ = R₂ᵀR₂, the pooled covariance has three kinds of rows:
 
             √past_share · R₁        √new_share · R₂        b
+
+        The variance in all directions, which the rows do not hold, is pooled as a number (`variance_outside`).
         """
         added = PooledRows.of(state).in_units_of(self.scale)
         # b in the units of the rows, which are standardised if there is a scale
@@ -78,10 +80,10 @@ class PooledRows(NamedTuple):
             scale=scale,
         )
 
-    def find_columns(self, limit: int) -> F64:
-        """Compute up to `limit` leading axes, times the standard deviations along them, (d, r)."""
+    def find_axes(self, most_axes: int) -> F64:
+        """Compute up to `most_axes` leading axes, times the standard deviations along them, (d, r)."""
         rows = np.vstack([part.factor * part.rows.astype(np.float64, copy=False) for part in self.parts])
-        return np.asarray(add_variance(find_leading_axes(rows, limit), self.variance_outside), np.float64)
+        return np.asarray(add_variance(find_leading_axes(rows, most_axes), self.variance_outside), np.float64)
 
 
 def find_leading_axes(rows: F64, most_columns: int) -> F64:

@@ -30,15 +30,15 @@ class PooledCovariance:
     Then the order of the states changes the result, because each state is pooled with the sum of the states before it.
     """
 
-    def __init__(self, columns: int, min_row_limit: int = 0) -> None:
+    def __init__(self, columns: int, uncompressed_rows: int = 0) -> None:
         """Prepare to pool states that have up to `columns` axes each.
 
         If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. R has a row for
-        each axis of each state, and for each difference between means. When R has more rows than a limit, the rows are
-        replaced by their leading axes. The limit is at least `min_row_limit`.
+        each axis of each state, and for each difference between means. Too many rows are replaced by their leading
+        axes, but never if R has up to `uncompressed_rows` rows.
         """
         self._axes_kept = max(columns, BASE_F_COLUMNS_WITHOUT_COVARIANCE)  # number of axes that replace the rows
-        self._row_limit = max(2 * self._axes_kept, min_row_limit)
+        self._row_limit = max(2 * self._axes_kept, uncompressed_rows)
         self._moments = State.empty(0)  # the pooled moments; its axes and its scale are not used
         self._rows = PooledRows.of(self._moments)  # R; if the states keep Σ, only its scale is used
         self._holds_several_states = False
@@ -55,9 +55,9 @@ class PooledCovariance:
     def add(self, state: State, share: float = 1.0) -> None:
         """Add a state, which counts with this share of its weight. The share and the weight must not be 0.
 
-        Means and variances are pooled in `_moments`. If the states keep Σ, `_moments` pools Σ, too. If the states do
-        not keep Σ, their axes, which are the columns of `state.C` = [C | F], become rows of `_rows`. When there are too
-        many rows, the rows are replaced by their leading axes.
+        Means and variances are pooled in `_moments`. If the states keep their covariance Σ, `_moments` pools Σ, too. If
+        the states do not keep Σ, their axes, which are the columns of `state.C` = [C | F], become rows of `_rows`. When
+        there are too many rows, the rows are replaced by their leading axes.
         """
         before = self._moments
         added_weight = state.weight * share
@@ -72,6 +72,7 @@ class PooledCovariance:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
             if moments.covariance is None:  # the states keep no Σ
+                # The means differ, which adds to the covariance: their weighted difference becomes a row, too.
                 self._rows = self._rows.with_state(state, past_share, new_share, weighted_difference)
         self._moments = replace(
             moments,
@@ -89,26 +90,26 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` axes. The weight must not be 0.
 
-        If no state has the covariance of two entries, this covariance is estimated from covariances with other entries.
-        But a single state stays as it was learned.
+        If several states were pooled and none has the covariance of two entries, this covariance is estimated from
+        covariances with other entries. For a single state, nothing is estimated.
         """
         moments = self._moments
         if self._holds_several_states:
             moments = _complete_covariance(moments)
-        state_with_columns = self._add_scale_and_axes(moments, columns)
-        state = axes.decompose(state_with_columns, columns)  # if Σ is kept, computes the axes from Σ
+        state_with_columns = self._add_scale_and_axes(moments, most_axes=columns)
+        state = axes.decompose(state_with_columns, columns)  # if the states keep Σ, computes the axes from the pooled Σ
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
         """Return the pooled state, so that it can be added to another pool. The weight must not be 0."""
-        return self._add_scale_and_axes(self._moments, self._axes_kept)
+        return self._add_scale_and_axes(self._moments, most_axes=self._axes_kept)
 
-    def _add_scale_and_axes(self, moments: State, columns: int) -> State:
-        """Return pooled moments with a scale and axes, which `moments` does not have.
+    def _add_scale_and_axes(self, moments: State, most_axes: int) -> State:
+        """Return a state of these pooled moments, which have no scale and no axes, with a scale and axes.
 
         1. If the streams are standardised, the scale follows from the pooled variances of the entries.
-        2. If Σ is not kept, `state.C` gets up to `columns` leading axes of `_rows`, the rows of all pooled states. If Σ
-           is kept, `state.C` stays empty: the axes can be computed from Σ.
+        2. If the states do not keep Σ, their axes are the rows of one matrix, `_rows`. Up to `most_axes` leading axes
+           of this matrix become `state.C`. If the states keep Σ, `state.C` stays empty: Σ gives the axes.
         """
         state = replace(moments, C=np.zeros((len(moments.mean), 0)))  # no axes
         if self._rows.scale is not None:  # 1. The streams are standardised.
@@ -116,17 +117,17 @@ class PooledCovariance:
         if state.covariance is not None:
             return state
         rows = self._rows.in_units_of(state.scale)  # 2.
-        return replace(state, C=rows.find_columns(columns))
+        return replace(state, C=rows.find_axes(most_axes))
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
     """Pool the states of groups, each with up to `columns` axes. A group has some of the streams.
 
-    jackknife.py compares such pools: the differences count as sampling errors. Usually a pool with many rows replaces
-    them by their leading axes. The error of this replacement would also count as a sampling error, so the limit is
-    higher here: up to `MOST_SVD_ROWS` rows are kept.
+    jackknife.py takes differences between such pools for sampling errors. If many rows were replaced by their leading
+    axes, the error of this replacement would count as a sampling error, too. So up to `MOST_SVD_ROWS` rows are not
+    replaced.
     """
-    pool = PooledCovariance(columns, min_row_limit=MOST_SVD_ROWS)
+    pool = PooledCovariance(columns, uncompressed_rows=MOST_SVD_ROWS)
     for group in groups:
         pool.add(group)
     return pool
@@ -143,8 +144,8 @@ def _complete_covariance(state: State) -> State:
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if some message has both entries
-    # If no message has both entries, their covariance may still come from messages with filled entries. If it is 0, it
-    # is estimated.
+    # A pair of entries that no message has together may still have a covariance, from messages whose missing entries
+    # were filled. Only a pair whose covariance is still 0 is estimated.
     has_covariance = (known_shares > 0) | (S != 0)
     completed = missing.complete_covariance(S, has_covariance)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

@@ -30,8 +30,8 @@ class PreparedBlock(NamedTuple):
     missing_shares: F64 | None  # (d,): share of messages that lack each entry, after the block; None: all are complete
 
     @property
-    def has_known_gaps(self) -> bool:
-        """Whether an entry is missing in this block, or was missing before."""
+    def has_unknown_entries(self) -> bool:
+        """Whether an entry is missing in this block, or was unknown for a part of the weight before the block."""
         return self.filled is not None or self.before.known is not None
 
     @property
@@ -64,10 +64,12 @@ def prepare_block(
     3. Standardise the messages, if the stream is standardised. They are written to `standardised_out`.
     4. Fill in missing entries.
 
-    In the code, `rows` are the messages after each step, and `state_before` is `state` with a mean for these rows.
+    In the code, `rows` are the messages after each step. `state_before` is `state`, but its mean is in the units of
+    `rows`.
     """
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
-    # 1. The entry of the block that was known for the smallest share of the weight decides how outliers are clipped.
+    # 1. `compute_weights` also sets the limit beyond which outliers are clipped. The limit is lower if an entry of the
+    # block was known for only a small share of the weight.
     smallest_known_share = 1.0
     if state.known is not None:  # None: every entry was always known
         is_in_block = ~np.isnan(V).all(axis=0)  # (d,): entries that some message of the block has
@@ -78,13 +80,15 @@ def prepare_block(
     rows = V
     if has_gaps or state.known is not None:
         state_before, rows = prepare_new_entries(state, V, config.center)  # sets the means of new entries
-    missing_in_block = weights.c @ np.isnan(rows) if has_gaps else None  # share of the weight that lacks each entry
+    missing_in_block: F64 | None = None  # (d,): share of the weight, of the messages of the block that lack each entry
+    if has_gaps:
+        missing_in_block = weights.c @ np.isnan(rows)  # c: share of each message in the weight after the block
     missing_shares = pool_shares(
         before=state.missing,
         past_share=weights.past,
         added=missing_in_block,
         new_share=1.0,  # `missing_in_block` is already a share of the weight after the block
-        if_none=0.0,
+        if_none=0.0,  # None: no message lacks an entry
     )
     # 3.
     origin = state_before.mean

@@ -84,7 +84,8 @@ def _predict_entries(observed: F64, missing: NDArray[np.bool_], Phi: F64, sigma2
     Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(Psi_eigenvalues) Bᵀ
     posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # of σ²Ψ, the covariance of z
     B_transposed = np.swapaxes(B, 1, 2)
-    mean_in_B = Psi_eigenvalues[:, None] * (observed[:, None] @ Phi @ B)  # (b, 1, k): ΨΦ_oᵀy_o in the basis B
+    Phi_y = observed[:, None] @ Phi  # (b, 1, k): Φ_oᵀy_o of each row, because missing entries are 0
+    mean_in_B = Psi_eigenvalues[:, None] * (Phi_y @ B)  # (b, 1, k): ΨΦ_oᵀy_o in the basis B
     expected = (mean_in_B @ B_transposed @ Phi.T)[:, 0]  # Φ ΨΦ_oᵀy_o
     posterior_covariance = (B * posterior_eigenvalues[:, None]) @ B_transposed
     return expected, posterior_covariance
@@ -127,7 +128,7 @@ def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array,
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
     residual: Array = norm - np.vecdot(coordinates, coordinates)
-    is_accurate = residual > _SMALLEST_ACCURATE_SHARE * norm  # not if the residual is NaN
+    is_accurate = residual > _SMALLEST_ACCURATE_SHARE * norm  # also False where the residual is NaN
     if not is_accurate.all():
         centred -= multiply_in_tiles(coordinates, components)
         residual = np.where(is_accurate, residual, np.vecdot(centred, centred))

@@ -61,8 +61,9 @@ class Projector:
 
         Vectors of float32 are projected in single precision.
         """
-        # Matrix products are computed in tiles of `GEMM_ROWS` rows. If a part ended within a tile, the last digits of
-        # rows would change.
+        # The vectors are projected in parts that fit the processor's cache. A part is a whole number of tiles, the
+        # `GEMM_ROWS` rows for which a matrix product is computed at a time. If a part ended within a tile, the last
+        # digits of a row would depend on where parts end.
         numbers_per_tile = GEMM_ROWS * len(self.mean)
         tiles_per_part = max(_NUMBERS_PER_PART // numbers_per_tile, 1)
         rows_per_part = tiles_per_part * GEMM_ROWS

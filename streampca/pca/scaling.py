@@ -27,6 +27,7 @@ def compute_scale(variance: F64, mean: F64, weight: float) -> F64:
     Each of n messages may add ε to the relative error of the variance, and to the relative error of the mean. The error
     of the mean enters the variance squared.
     """
+    # n is limited, because otherwise every entry with a large mean would count as constant after enough messages.
     messages = min(weight, _MOST_ROUNDING_MESSAGES)  # n
     rounding = messages * _EPS * variance + (messages * _EPS * mean) ** 2
     varies = variance > np.maximum(rounding, _SMALLEST)

@@ -54,8 +54,9 @@ class State:
     def known_shares(self) -> F64:
         """For each entry (d,): the weight since the first message that has the entry, divided by the whole weight.
 
-        If no message has the entry yet, its share is 0. `known` keeps these shares; if the state keeps Σ, `known` keeps
-        the shares of all pairs of entries, packed.
+        If no message has the entry yet, its share is 0. If the state does not keep its covariance Σ, `known` has these
+        shares. If the state keeps Σ, `known` has such shares of all pairs of entries, packed like Σ: these shares are
+        its diagonal.
         """
         d = len(self.mean)
         if self.known is None:  # every entry has been known since the first message; before it, all shares are 0

@@ -66,19 +66,20 @@ class KernelAlarm:
         c_exit = ctypes.cast(self._c_library["_exit"], ctypes.c_void_p)
         self._c_signal = self._c_library.signal
         self._c_signal.restype = ctypes.c_void_p
+        # C's `signal` sets a handler, and returns the handler that was set before, which `stop` restores.
         self._handler_before = ctypes.c_void_p(self._c_signal(signal.SIGALRM, c_exit))
         # With `chain`, faulthandler calls the handler that was set before it: `_exit`.
         faulthandler.register(signal.SIGALRM, file=_STDERR, chain=True)
 
     def renew(self, within_s: float) -> None:
-        """Set the timer to `within_s`. If it runs out before the next call of this method, the process ends."""
+        """Set the timer to `within_s`. If it runs out before the next call, the process ends some seconds later."""
         if sys.platform != "linux":
             return
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # When the timer runs out, it starts an alarm, which ends the process some seconds later. If this happened while
-        # the process was stopped, 0 now cancels the alarm.
+        # A timer that runs out calls C's `alarm` (see `start`), which ends the process some seconds later. If this
+        # happened while the process was stopped, 0 now cancels the alarm.
         signal.alarm(0)
 
     def stop(self) -> None:

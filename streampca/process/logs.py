@@ -23,7 +23,12 @@ _SILENCED_LOGGERS = (
     "httpcore",
     "botocore",
 )
-_TRACE_EXPORTER = "opentelemetry.exporter.otlp.proto.http.trace_exporter"  # logs each failed attempt
+# Loggers that may repeat an error many times a second.
+_REPEATING_LOGGERS = (
+    "asyncio",
+    "uvicorn.error",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",  # logs each failed attempt
+)
 _REPEAT_AFTER_S = 60.0
 _MAX_REMEMBERED = 1000  # messages
 
@@ -44,7 +49,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=adding_fields, processors=processors))
-    handler.addFilter(OncePerMinute("asyncio", "uvicorn.error", _TRACE_EXPORTER))
+    handler.addFilter(OncePerMinute(*_REPEATING_LOGGERS))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())

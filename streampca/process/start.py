@@ -78,7 +78,7 @@ class PreparedProcess(NamedTuple):
     """A process that can run its loop."""
 
     tracer: "Tracer | None"
-    threads: ThreadFailures
+    thread_failures: ThreadFailures
 
     def run_loop(self, loop: Callable[[], object], stop: Callable[[str], object]) -> None:
         """Run the loop of the process. At SIGTERM and SIGINT, `stop` is called with the name of the signal."""
@@ -99,9 +99,9 @@ def prepare_process() -> Iterator[PreparedProcess]:
     keep_freed_memory()
     disable_created_metrics()  # type: ignore[no-untyped-call]  # nobody uses them, and they double the number of series
     # One thread of BLAS, so that each run gives the same bits.
-    with ThreadFailures() as threads, threadpool_limits(1):
-        yield PreparedProcess(_start_tracing(), threads)
-        threads.raise_first_error()
+    with ThreadFailures() as thread_failures, threadpool_limits(1):
+        yield PreparedProcess(_start_tracing(), thread_failures)
+        thread_failures.raise_first_error()
 
 
 @contextmanager

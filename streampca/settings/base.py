@@ -189,7 +189,8 @@ def _describe_mistake(
     value = details["input"]
     shown_value = MASK if _is_secret(settings_class.model_fields[name]) else _mask_secrets_in_urls(repr(value))
     origin = given[name].origin if name in given else _DEFAULT
-    if SERVICE_LINK.match(str(value)):  # such as STREAMPCA_PORT=tcp://10.0.0.1:80, which no user has set
+    is_set_by_kubernetes = SERVICE_LINK.match(str(value))  # for a Service: STREAMPCA_PORT=tcp://10.0.0.1:80
+    if is_set_by_kubernetes:
         origin += _NO_SERVICE_LINKS
     return f"{name}: {text}, got {shown_value} ({origin})"
 

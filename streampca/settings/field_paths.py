@@ -81,10 +81,10 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     paths: list[Path] = []
     parts: Path = ()
     # A match is one or two parts and a separator, such as `values[id=temp].` or `hum,`. The added comma ends the last
-    # path. The text is not valid if something in it does not match (None), or if no parts can be made of a match.
+    # path. If the rest of the text does not match, the last match is None.
     for match in _split_into_matches(_PARTS_AND_SEPARATOR, f"{field},"):
         new_parts = _make_parts(match) if match else ()
-        if match is None or not new_parts:
+        if match is None or not new_parts:  # no parts: what has matched is not valid
             raise ValueError(
                 f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
                 "an element as in values[id=temp].v, and put a name with [ and = in backticks"

@@ -166,7 +166,7 @@ class DeadLetterSettings(TopicSettings):
 class LabelSettings(Settings):
     label: str = Field(
         "",
-        description="Path to a text in each record, such as pump, that names it beside contributions; empty: none.",
+        description="Path to a string in each record, such as pump, that names it beside contributions; empty: none.",
     )
 
     @field_validator("label")

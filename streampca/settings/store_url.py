@@ -38,8 +38,8 @@ def validate_location(location: str) -> str:
         return location
     is_scheme_of_bucket = scheme in CREDENTIALS  # each kind of bucket has its own credentials
     is_reserved = is_scheme_of_bucket or scheme in _SIDECAR_SCHEMES
-    # Looks for a plug-in even if the scheme is reserved, such as s3 or the http of sidecars: raises `ValueError` if
-    # some plug-in offers a reserved scheme.
+    # A plug-in must not offer a scheme that streampca uses itself: s3, for example, is for buckets, and http for
+    # sidecars. `load_plug_in` raises `ValueError` if a plug-in does.
     plug_in = load_plug_in("store", scheme, is_reserved=is_reserved)
     if plug_in is not None:
         return location

@@ -145,7 +145,7 @@ def _compute_scores(projected: Projected) -> dict[str, Any]:
 def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: Limits) -> Answer:
     """Return the vectors that belong to coordinates, or the reconstructions of vectors."""
     if request.coordinates is not None:
-        _require_one_row_field(request)
+        _require_one_row_field(request)  # refuses vectors or records beside the coordinates
         return _reconstruct_coordinates(published, request.coordinates, request.basis, limits)
     projected = _project_request(published, request, limits)
     reconstructed = reconstruct_projected(projected)  # raises if a number is not finite

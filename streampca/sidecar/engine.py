@@ -68,7 +68,8 @@ class Engine:
         most_numbers_in_body = max_body_bytes // 2  # a number in JSON takes two bytes or more: a digit and a comma
         self.limits = Limits(rows=_MAX_ROWS, numbers=min(_MAX_NUMBERS, most_numbers_in_body))
         self._threads = anyio.CapacityLimiter(min(_MAX_THREADS, count_usable_cores()))
-        # Of requests for the same model, only the first loads it.
+        # One model is loaded at a time. If several requests need the same model, the first loads it, and the next ones
+        # find it in memory.
         self._loads = anyio.CapacityLimiter(1)
 
     async def find(self, version: int | str | None) -> PublishedModel:

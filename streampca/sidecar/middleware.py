@@ -165,10 +165,11 @@ class _Answer:
         """Send the start or a part of the answer. Raises `_UnreadAnswerError` if the client does not read in time."""
         if message["type"] == "http.response.start":
             await self._prepare_start(message)
-        # Long answers come in parts. A body in a single message is short: the server buffers it without waiting for the
-        # client.
-        is_whole_body = message.get("body") and not message.get("more_body")
-        if is_whole_body:
+        # A long answer comes in parts; its last message is empty. So a last message with a body holds the whole of a
+        # short answer: the server buffers it without waiting for the client.
+        is_last = not message.get("more_body")
+        is_short_answer = is_last and message.get("body")
+        if is_short_answer:
             return await self._send(message)
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
@@ -225,7 +226,8 @@ def _check_token(tokens: BearerTokens, scope: Scope, headers: Mapping[bytes, byt
 
 def _find_required_permission(path: str) -> TokenScope | None:
     """Return the scope that a token must have for this path; None if the path needs no token."""
-    if path.startswith("/metrics"):  # the route also matches "/metrics\n"
+    # Not ==, because the route of /metrics also matches "/metrics\n". With ==, this path would only need "read".
+    if path.startswith("/metrics"):
         return "metrics"
     if _is_page_file(path) or path in _OPEN_PATHS:
         return None

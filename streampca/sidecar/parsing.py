@@ -70,9 +70,9 @@ def _refuse_rows_in_other_fields(content: Mapping[str, Any], stated_field: str) 
 
 
 def _find_row_field(schema: type[BaseModel], stated_field: str | None) -> str:
-    """Return the field of the rows of a binary body: "vectors" or "coordinates".
+    """Return which field of a request the rows of a binary body fill: "vectors" or "coordinates".
 
-    `stated_field` is the query parameter `of`. Raises `RequestError`.
+    If the schema has both fields, the query parameter `of` must state one, `stated_field`. Raises `RequestError`.
     """
     if "coordinates" not in schema.model_fields:
         return "vectors"
@@ -111,7 +111,8 @@ def _estimate_memory_in_numbers(json_text: bytes) -> int:
     """
     letters = np.frombuffer(json_text, np.uint8)
     numbers = np.count_nonzero(letters == ord(","))
-    # An array has a "[", an object a "{", and each field of an object a ":".
+    # An array has a "[", an object a "{", and each field of an object a ":". A field counts as a container, since its
+    # name takes memory, too.
     containers = sum(np.count_nonzero(letters == ord(letter)) for letter in "[{:")
     return int(numbers + _NUMBERS_PER_CONTAINER * containers)
 

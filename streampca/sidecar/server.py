@@ -33,12 +33,12 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
     """
     with suppress(StoreBusyError):
         Models(store, settings.topic).versions()  # raises if the store cannot be read
-    share_heap_between_threads()
+    share_heap_between_threads()  # otherwise each thread's heap would keep the memory of large requests
     with prepare_process() as process:  # installs the tracer, which the app needs
         listening = listen(settings.host, settings.port, "port")
         app = create_app(store, settings, store_metrics)
         tls_context = create_tls_context(settings.tls_folder)
-        max_files = _limit_files()
+        max_files = _lower_file_limit()
         server = create_server(
             app,
             tls_context,
@@ -53,7 +53,7 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
         def stop(*_: object) -> None:
             server.should_exit = True
 
-        process.threads.notify = stop  # called when an error ends a thread
+        process.thread_failures.notify = stop  # called when an error ends a thread
         _warn_if_empty(store, settings.topic)
         scheme = "https" if settings.tls_folder else "http"
         log.info("serving", url=f"{scheme}://{format_address(listening)}", topic=settings.topic)
@@ -75,7 +75,7 @@ def _warn_if_empty(store: Store, topic: str) -> None:
             log.warning("topic is not in the store yet", topic=topic, topics=topics)
 
 
-def _limit_files() -> int:
+def _lower_file_limit() -> int:
     """Lower the limit of open files and connections, to bound their memory, and return it."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = min(soft_limit, _MAX_FILES)  # on Linux, the soft limit is a positive number, never −1 for no limit

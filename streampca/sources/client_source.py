@@ -55,8 +55,12 @@ class ClientSource(Source, ABC):
         """Return how far the client has fetched a partition; both offsets are negative if it does not know them."""
 
     @abstractmethod
-    def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        """Let the client fetch nothing of newly assigned partitions until `seek`, and return the group's metadata."""
+    def _hold_assigned(self, partitions: Collection[int]) -> None:
+        """Let the client fetch nothing of newly assigned partitions until the caller seeks."""
+
+    @abstractmethod
+    def _take_group_metadata(self) -> Any:
+        """Return the group's metadata at the assignment whose event `poll` returns now; None without a group."""
 
     @abstractmethod
     def _start_fetching(self, partitions: Collection[int]) -> None:
@@ -181,8 +185,8 @@ class ClientSource(Source, ABC):
         self._positions = ReadPositions()  # empty: no records are returned until the caller seeks
         if isinstance(event, Assigned):
             self._assigned = event.partitions  # all partitions of this member, which has given up its earlier ones
-            # Until the caller seeks, the client fetches nothing. The result is the group's metadata.
-            self.membership = self._prepare_assigned(event.partitions)
+            self._hold_assigned(event.partitions)
+            self.membership = self._take_group_metadata()
         else:
             self._assigned = frozenset()
             self.membership = None
@@ -196,25 +200,24 @@ class ClientSource(Source, ABC):
             if offset_range is None:
                 continue  # no broker answers; a later poll asks again
             earliest, end = offset_range
-            log_holds_position = earliest <= position <= end
-            # The last record that was read, if comparing it with the log can still tell whether the log was truncated.
-            # None if this record is unknown, or if the client or a comparison has found that the log was truncated.
-            last_to_compare = self._positions.records_to_compare.get(partition)
             if position == EARLIEST:
                 # The earliest record was deleted before the client fetched it: seek to the record that is earliest now.
                 self.seek({partition: None})
-            elif log_holds_position and last_to_compare is not None:
+                continue
+            # The last record that was read. None if it is unknown, or if the log was already found to be truncated.
+            last_record = self._positions.records_to_compare.get(partition)
+            log_holds_position = earliest <= position <= end
+            if log_holds_position and last_record is not None:
                 # Either a broker has lagged behind for a moment, or the log was truncated and has grown again. After
                 # the seek, the last record is compared with the log, which tells the two cases apart.
-                self._seek_again(partition, position, last_to_compare, earliest)
-            else:
-                diverged: int | None = None  # for a log that begins after the position, or ends before it
-                if log_holds_position:
-                    # The log holds the position now, and there is no record to compare: the log was truncated, or
-                    # counts as truncated, and has grown again. Another record is before the position.
-                    diverged = position - 1
-                self._positions.stop(partition)
-                events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
+                self._seek_again(partition, position, last_record, earliest)
+                continue
+            # If the log holds the position now, it was truncated (or counts as truncated, since no record can be
+            # compared) and has grown again: another record is before the position. Otherwise, the log begins after the
+            # position, or ends before it.
+            diverged = position - 1 if log_holds_position else None
+            self._positions.stop(partition)
+            events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
         return events
 
     def _seek_again(self, partition: int, position: int, last: LastRecord, earliest: int) -> None:

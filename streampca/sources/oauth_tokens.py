@@ -41,8 +41,8 @@ class OAuthTokens:
         self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        # When each replaced token expired; if it had expired before it was replaced, when it was replaced. Shortly
-        # after this time, brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
+        # For each replaced token, the later of two times: its expiry and its replacement. Shortly after this time,
+        # brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
         self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property

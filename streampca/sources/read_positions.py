@@ -73,6 +73,7 @@ class ReadPositions:
 
     def stop_as_truncated(self, partition: int) -> None:
         """Stop reading a partition whose log was truncated before the position. Keep the position in `out_of_range`."""
+        self.records_to_compare.pop(partition, None)  # another comparison would tell nothing new
         self._move_to_out_of_range(partition)
 
     def _move_to_out_of_range(self, partition: int) -> None:
@@ -117,11 +118,10 @@ class ReadPositions:
         # Two records at one offset differ in their leader epoch: the number of the leader that wrote them.
         if is_offset_fetched and records[0].leader_epoch != last.leader_epoch:
             self.stop_as_truncated(partition)
-            del self.records_to_compare[partition]
             return False
         has_fetched_to_end = 0 <= fetched.end <= fetched.next  # a negative end is unknown
         if has_fetched_to_end and fetched.next < position:
-            self.stop_as_out_of_range(partition)
+            self.stop_as_out_of_range(partition)  # keeps the record: if the log grows again, the record is compared
             return False
         # If compaction has removed the last record, the client has passed the record's offset: `records` begin with a
         # later record, or at least the next offset is later.

@@ -109,10 +109,11 @@ class TimestampReplacer:
             if is_kept.all():
                 return records, 0
         sendable = [_keep_or_replace_timestamp(record, earliest_ms, latest_ms) for record in records]
-        replaced = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
-        if replaced:
-            self._log_first(replaced)
-        return sendable, len(replaced)
+        # The records whose timestamps were replaced, as they were before.
+        originals = [record for record, to_send in zip(records, sendable, strict=True) if to_send is not record]
+        if originals:
+            self._log_first(originals)
+        return sendable, len(originals)
 
     def _find_limits(self) -> TimestampLimits:
         """Return how far from now a timestamp may be in this try of a transaction.
@@ -126,10 +127,10 @@ class TimestampReplacer:
             before_ms=min(of_topic.before_ms, of_try.before_ms), after_ms=min(of_topic.after_ms, of_try.after_ms)
         )
 
-    def _log_first(self, replaced: Sequence[OutgoingFields]) -> None:
-        """Log the first replacement, with the first and the last of the timestamps that were replaced."""
+    def _log_first(self, originals: Sequence[OutgoingFields]) -> None:
+        """Log the first replacement, with the first and the last of the original timestamps of these records."""
         if not self._is_replacement_logged:
-            timestamps_ms = [timestamp_ms for *_, timestamp_ms in replaced]
+            timestamps_ms = [timestamp_ms for *_, timestamp_ms in originals]
             first_ms = min(timestamps_ms)
             last_ms = max(timestamps_ms)
             log.warning(
@@ -144,9 +145,9 @@ class TimestampReplacer:
     def begin_next_try(self, error: RecordRefusedError) -> None:
         """After a broker has refused a record, begin the next try of the transaction.
 
-        In each further try, `replace` replaces more timestamps by the time of sending; in the last try, it replaces
-        none. Raises `SourceError` if another try does not help: a timestamp is not the cause, or the last try has
-        failed.
+        After each refusal, `replace` replaces more timestamps by the time of sending. If brokers have refused even the
+        time of sending, this machine's clock is wrong: so the last try sends the original timestamps. Raises
+        `SourceError` if another try does not help: a timestamp is not the cause, or the last try has failed.
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
@@ -158,8 +159,11 @@ class TimestampReplacer:
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0  # of a dead letter, or of a replay's note, which has no original timestamp
-    original_ms = read_timestamp_of_rejected(headers) if has_time_of_sending else timestamp_ms
+    has_time_of_sending = timestamp_ms < 0
+    if not has_time_of_sending:
+        return record
+    # A dead letter; or a note of a replay, which has no original timestamp, and keeps the time of sending (-1).
+    original_ms = read_timestamp_of_rejected(headers)
     return topic, partition, value, key, headers, original_ms
 
 

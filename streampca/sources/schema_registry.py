@@ -65,7 +65,9 @@ def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, m
                 return b""
             schema_id = registry.register(subject, schema)
             return frame_of(schema_id)  # the schema prefix
-    except (_BadRequestError, KeyError) as error:
+    except KeyError:  # of `register`
+        raise SourceError(f"the schema registry {settings.schema_registry_url} cannot find {subject}") from None
+    except _BadRequestError as error:
         raise SourceError(str(error)) from None
     except TimeoutError as error:
         raise NoBrokerError(str(error)) from None
@@ -185,7 +187,9 @@ class SchemaRegistry:
         try:
             return method(*arguments)
         except self._error_class as error:
-            if error.http_status_code == _NOT_FOUND:
+            # A web server without a registry at this path has no error codes.
+            is_answer_of_registry = isinstance(error.error_code, int) and error.error_code > 0
+            if error.http_status_code == _NOT_FOUND and is_answer_of_registry:
                 raise KeyError(*arguments) from None
             raise self._explain_status(error.http_status_code, str(error)) from None
         except Exception as error:  # the client's HTTP library, and so its errors, change with its versions

@@ -73,7 +73,7 @@ class Checkpoints:
     def find_identity(self) -> StoreIdentity:
         """Return the identity of the store; if it has none yet, a placeholder, which differs from every identity.
 
-        Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
+        Nothing is written to the store. Raises `StoreError`, and `DamagedFileError` if the identity's file is damaged.
         """
         return identity.find(self._store) or identity.create_placeholder(self._store)
 

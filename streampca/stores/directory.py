@@ -97,7 +97,7 @@ class DirectoryStore(Store):
                 names = sorted(f"{folder}/{entry.name}" for entry in path.iterdir() if is_part(entry.name))
         except FileNotFoundError:
             return []
-        self._listed_folders.add(path)
+        self._listed_folders.add(path)  # so that `_make_folder` notices if the store disappears
         return names
 
     def size(self, name: str) -> int:

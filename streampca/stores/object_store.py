@@ -115,7 +115,7 @@ class ObjectStore(Store):
         with self._request("write", name) as requests:
             requests.count = _count_uploads(len(data))
             obstore.put(self._bucket, name, data, chunk_size=_PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
-        if self._listing:  # a snapshot shows its own writes
+        if self._listing is not None:  # a snapshot answers from its listing, which must also show the snapshot's writes
             self._listing.add(name, len(data))
 
     def create(self, name: str, data: bytes) -> bool:
@@ -128,7 +128,7 @@ class ObjectStore(Store):
             was_created = self._create_in_one_request(name, data)
         if was_created is None:
             was_created = self._write_unless_found(name, data)
-        if self._listing:  # also if another process has uploaded the object
+        if self._listing is not None:  # also if another process has uploaded the object
             self._listing.add(name, len(data))
         return was_created
 
@@ -149,9 +149,12 @@ class ObjectStore(Store):
         return True
 
     def _write_unless_found(self, name: str, data: bytes) -> bool:
-        """Read the object, and upload it if it does not exist; return whether it was uploaded."""
+        """Upload the object unless it exists, in two requests. Return whether it was uploaded.
+
+        If another process uploads the object between the two requests, its object is replaced.
+        """
         try:
-            self.read(name)
+            self.read(name)  # only to see whether the object exists
         except FileNotFoundError:
             self.write(name, data)
             return True
@@ -165,7 +168,7 @@ class ObjectStore(Store):
         """List the objects and folders directly in a folder; [] if there are none."""
         check_name(folder)
         prefix = f"{folder}/"
-        if self._listing and self._listing.covers(folder):
+        if self._listing is not None and self._listing.covers(folder):
             paths = self._listing.names(folder)
         else:
             paths = self._request_paths(folder)
@@ -183,7 +186,7 @@ class ObjectStore(Store):
 
     def size(self, name: str) -> int:
         """Return the bytes of an object; 0 if it does not exist. A snapshot looks them up in its listing."""
-        if self._listing and self._listing.covers(name):  # only a snapshot has a listing
+        if self._listing is not None and self._listing.covers(name):  # only a snapshot has a listing
             return self._listing.size(name)
         check_name(name)
         with suppress(FileNotFoundError), self._request("read", name):
@@ -204,7 +207,7 @@ class ObjectStore(Store):
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError), self._request("delete", name):
             obstore.delete(self._bucket, name)
-        if self._listing:
+        if self._listing is not None:
             self._listing.remove(name)
 
     def check(self) -> None:

@@ -58,7 +58,7 @@ class Transformer(MemberLoop):
         notify: Notify,
     ) -> None:
         """`transactions` must commit offsets as the member of the group that `source` has joined."""
-        super().__init__(source, in_flight, notify, seen_names=outputs.codec.seen_names)
+        super().__init__(source, in_flight, notify, seen_names=outputs.codec.create_seen_names())
         self._config = config
         self._transactions = transactions
         self._outputs = outputs

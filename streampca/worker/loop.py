@@ -50,7 +50,7 @@ class Worker(MemberLoop):
         notify: events.Notify,
     ) -> None:
         """The worker joins its group in `run`, not yet here."""
-        super().__init__(source, in_flight, notify, seen_names=config.codec.seen_names)
+        super().__init__(source, in_flight, notify, seen_names=config.codec.create_seen_names())
         self._config = config
         self._dead_letters = dead_letters
         self._checkpointer = Checkpointer(config, source, dead_letters, writer, notify)

@@ -94,3 +94,20 @@ def test_an_audit_of_records_that_retention_has_deleted_says_how_many_are_left(
             broker.delete_records(topic, 0, earliest)
             text = f"700 messages were learned, and the topic now holds {left} of them; compaction or retention"
             assert_one_line(run(*audit, "--from", 0, **model), text)
+
+
+def test_an_audit_from_0_of_a_worker_that_began_later_says_so(
+    broker: Broker, topic: str, tmp_path: Path, client: str
+) -> None:
+    broker.create_topic(topic)
+    model = variables({"dimensions": D, "components": K})
+    broker.produce(topic, 0, as_json(vectors(300, 0)))
+    with group(broker, topic, tmp_path, [client], start="latest") as members:
+        worker = members.start()
+        members.wait(lambda: worker.count("partitions assigned"), "an assignment")
+        broker.produce(topic, 0, as_json(vectors(700, 1)))
+        members.wait_until_learned()
+        worker.stop()
+        audit = ["audit", "--topic", topic, "--bootstrap-servers", broker.bootstrap, "--store", members.store]
+        text = "700 messages were learned, and the topic holds 1,000 there, so the worker did not begin at 0"
+        assert_one_line(run(*audit, "--from", 0, **model), text)

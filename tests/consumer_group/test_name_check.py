@@ -27,7 +27,7 @@ def batch_of(count: int, **fields: float) -> Vectors:
 
 def find(steps: list[Any]) -> list[str]:
     """What is found in steps, which are batches and times."""
-    names = NameCheck(CODEC.seen_names)
+    names = NameCheck(CODEC.create_seen_names())
     found = []
     for step in steps:
         if isinstance(step, Vectors):

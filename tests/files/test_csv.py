@@ -221,6 +221,14 @@ def test_any_encoding_is_read_by_its_mark_or_by_the_hint(tmp_path: Path, encodin
     assert vectors_of(rows) == [[i, i / 8] for i in range(30_000)]
 
 
+def test_text_with_the_mark_of_an_encoding_is_not_called_text_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    path.write_bytes("x,y\n1,2\n".encode("utf-16")[:-1])
+    assert "not text in UTF-16: it was damaged or cut" in refusal(InputError, open_rows, path)
+    path.write_bytes("x,y\n1,2\n".encode("utf-8-sig") + b"\xff")
+    assert "not text in UTF-8: say its --encoding" in refusal(InputError, open_rows, path)
+
+
 RECORD = {"x": 1.5, "y": -2, "v": [1.5, -2], "tags": [{"id": "h", "v": -2}, {"id": "t", "v": 1.5}]}
 
 

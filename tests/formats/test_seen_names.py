@@ -15,7 +15,7 @@ ROWS = st.lists(st.tuples(*[st.sampled_from([1.0, np.nan])] * 3), max_size=4)
 def test_a_name_is_unseen_if_all_batches_have_gaps_there(batches: list[list[tuple[float, ...]]]) -> None:
     seen = SeenNames(NAMES)
     for batch in batches:
-        seen.add(np.array(batch).reshape(-1, 3))
+        seen.add_from(np.array(batch).reshape(-1, 3))
     columns = list(zip(*[row for batch in batches for row in batch], strict=True)) or [()] * 3
     unseen = [name for name, column in zip(NAMES, columns, strict=True) if np.isnan(column).all()]
     if len(unseen) == 3:  # there is no vector: each has at least one number
@@ -28,11 +28,11 @@ def test_a_name_is_unseen_if_all_batches_have_gaps_there(batches: list[list[tupl
 
 @pytest.mark.parametrize(("field", "d"), [("v", 3), ("", 3), ("a,b", 3), ("a", 1)])
 def test_only_paths_to_each_number_are_looked_for(field: str, d: int) -> None:
-    assert not codec("json", field, d=d).seen_names.has_unseen
+    assert not codec("json", field, d=d).create_seen_names().has_unseen
 
 
 def test_a_codec_looks_for_the_names_of_its_paths() -> None:
     decoder = codec("json", "in.temp,hum,dust", d=3, min_observed=1)
-    seen = decoder.seen_names
-    seen.add(decoder.decode([b'{"in": {"temp": 1}}', b'{"hum": 2, "dust": null}', b"{}"]).vectors)
+    seen = decoder.create_seen_names()
+    seen.add_from(decoder.decode([b'{"in": {"temp": 1}}', b'{"hum": 2, "dust": null}', b"{}"]).vectors)
     assert "at dust:" in seen.describe_unseen("the rows")

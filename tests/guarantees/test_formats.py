@@ -214,3 +214,23 @@ def test_a_registry_that_is_away_does_not_refuse_a_writer(status: int, kind: typ
         with pytest.raises(SourceError) as caught:
             module.create_writer(settings, "avro", "outputs", layout)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("answer", [{"status": 404, "error": "Not Found"}, "no such page", ["no", "registry"]])
+def test_a_server_without_a_registry_at_this_path_refuses_no_schema(new_client: NewClient, answer: object) -> None:
+    layout = Layout({"v": "numbers"}, record="Outputs")
+    with HttpServer(lambda *_: (404, answer)) as server:
+        assert "does not answer as it should" in refusal(TimeoutError, new_client(server.root).get, 1)
+        settings = FormatSettings.model_validate({"schema_registry_url": server.root})
+        for must_register in (True, False):
+            with pytest.raises(SourceError, match="does not answer as it should"):
+                module.create_writer(settings, "avro", "outputs", layout, must_register=must_register)
+
+
+def test_a_writer_is_refused_if_the_registry_does_not_find_its_subject() -> None:
+    layout = Layout({"v": "numbers"}, record="Outputs")
+    with HttpServer(lambda *_: (404, {"error_code": 40401, "message": "no such subject"})) as server:
+        settings = FormatSettings.model_validate({"schema_registry_url": server.root})
+        with pytest.raises(SourceError, match="cannot find outputs-value"):
+            module.create_writer(settings, "avro", "outputs", layout)
+        assert module.create_writer(settings, "avro", "outputs", layout, must_register=False)

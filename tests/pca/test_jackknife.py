@@ -159,12 +159,18 @@ def test_equal_streams_have_no_error_and_axes_without_variance_are_unknown() -> 
     assert error.axis_angles == pytest.approx([0, np.pi / 2], abs=1e-6)
 
 
+@pytest.mark.parametrize("factor", [False, True], ids=["with Σ", "without Σ"])
 @pytest.mark.parametrize("exponent", [-480, 480])
-def test_the_scale_of_the_data_does_not_change_the_error(exponent: int) -> None:
-    config = LearningConfig(6, 2, 2)
+def test_the_scale_of_the_data_does_not_change_the_error(exponent: int, factor: bool) -> None:
+    config = LearningConfig(6, 2, 2, factor=factor)
     states = [stream_state(seed, 300, 0.7 ** np.arange(6), config) for seed in range(10)]
     unit = 2.0**exponent
     scaled = [
-        replace(s, C=unit * s.C, mean=unit * s.mean, covariance=unit**2 * np.asarray(s.covariance)) for s in states
-    ]
+        replace(
+            s, C=unit * s.C, mean=unit * s.mean, total_variance=unit**2 * s.total_variance,
+            covariance=None if s.covariance is None else unit**2 * s.covariance,
+        )
+        for s in states
+    ]  # fmt: skip
+    assert all((s.covariance is None) == factor for s in states)
     same(jackknife(scaled, 2, config.columns), jackknife(states, 2, config.columns), 1e-12)

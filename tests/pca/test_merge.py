@@ -132,7 +132,7 @@ def test_cuts_lose_little_of_very_many_folds(alike: bool) -> None:
     spectra = [1 / np.arange(1, d + 1.0) if alike else np.roll(1 / np.arange(1, d + 1.0), m % 20) for m in range(60)]
     streams = [gaussian(m, 300, spectrum, offset=m % 7 / 10, turned=False) for m, spectrum in enumerate(spectra)]
     states, exact = folds(streams, config), covariance(np.vstack(streams))
-    uncut = pooling.PooledCovariance(config.columns, min_row_limit=10_000)
+    uncut = pooling.PooledCovariance(config.columns, uncompressed_rows=10_000)
     for state in states:
         uncut.add(state)
     best = excess(axes.find_principal_axes(uncut.state(d), k)[0], exact)

@@ -171,7 +171,7 @@ def test_a_pruned_version_is_unknown_even_if_it_was_loaded(
     cache: ModelCache, models: Models, store: FaultyStore
 ) -> None:
     publish(cache, models, 1, 2)
-    cache.get(1)
+    assert cache.get(1) is cache.get_loaded(1)
     store.delete(file_of(1))
     cache.poll()
     refusal(UnknownVersionError, cache.get, 1)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from streampca.pca.arrays import F64, Array, as_kernel_input
 from streampca.pca.blocked import centring
 from streampca.pca.blocked.centring import Weights, centre_rows
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 from streampca.pca.blocked.recurrence import PLAIN, TRANSPOSED, learn_padded, product
 
 RANDOM_SUM_COUNT = 16  # number of random sums of a block's rows, in which new directions are searched
@@ -42,9 +42,10 @@ def learn(
         C                (d, K): orthogonal columns: axes, times their standard deviations
         mean             (d,): m, the mean before the block
         total_variance   tr Σ before the block; if not above `smallest_variance`, the stream has no variance yet
-        Y                (n, d): filled in with the rows √c·y. y is the centred message, c its share of the weight
+        Y                (n, d): filled in with the rows √c·y. y is the centred message, c its share of the weight at
+                         the end of the block
 
-    The message v is centred to y = √(1 − a) (v − m), where a is its weight in the mean.
+    The message v is centred to y = √(1 − a) (v − m), where a is its weight in the mean when it arrives.
     """
     n, d = V.shape
     # If C has all d directions, C explains every message and learns nothing. Then `_learn` gets no columns.
@@ -54,12 +55,15 @@ def learn(
     lacks_variance = total_variance <= smallest_variance
     if lacks_variance:
         V, weights, kept_by_median = _clip_by_median(V, weights)
-    Ct_above_rows = np.empty((K + part_size(K), d), V.dtype)  # Cᵀ, and space for the messages of a part
+    # K rows for Cᵀ, and then space for the messages that `_learn` learns at a time.
+    Ct_above_rows = np.empty((K + part_size(K), d), V.dtype)
     Ct_above_rows[:K] = C[:, :K].T
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     # `_learn` fills in the next four arrays and Y, and updates C and the mean in place.
-    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)  # of the rows of Y: new directions are searched in these
+    # Each random sum adds many rows of Y, with random signs. Rayleigh–Ritz will search new directions in these few
+    # sums.
+    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)
     explained_square = np.zeros(n)  # ‖y‖² − ‖r‖²: the part of ‖y‖² that C explains; r is the residual
     squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
     kept_share = np.zeros(n)  # the share of v − m that clipping has left
@@ -142,7 +146,7 @@ def _learn(
     smallest_variance: float, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64,
     squared_distance: F64, kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) part by part; return S and tr Σ after them. For each part of b messages:
+    """Learn the messages V (n, d) in parts of b messages; return S and tr Σ after them. For each part:
 
     1. Centre the messages, which moves the mean and tr Σ. The centred messages are the rows Y_b (b, d).
     2. Compute P = Y_b · C and G = Y_b · Y_bᵀ, both by one product.
@@ -151,11 +155,12 @@ def _learn(
     5. Write the rows, times the roots of their weights, to Y, and add them to the random sums, in which new directions
        are searched later.
 
-    Ct_above_rows (K + b, d): Cᵀ, which is updated, above space for the rows Y_b.
-    S (K, K): (CᵀC)⁻¹ before the block.
-    mean (d,): is updated.
-    sum_and_sign_of_rows (n, 2): of each row, the index of the random sum to which the row is added, and its sign.
-    The arguments from Y on are results, which are filled in (`BlockResult`).
+        Ct_above_rows          (K + b, d): Cᵀ, which is updated, above space for the rows Y_b
+        S                      (K, K): (CᵀC)⁻¹ before the block
+        mean                   (d,): the mean before the block, which is updated
+        total_variance         tr Σ before the block; messages are only clipped if it is above `smallest_variance`
+        sum_and_sign_of_rows   (n, 2): of each row, the index of the random sum to which it is added, and its sign
+        Y and all after it     results, which are filled in (`BlockResult`)
     """
     n = len(V)
     K = len(S)
@@ -170,8 +175,8 @@ def _learn(
         )  # fmt: skip
         if K:
             PG = product(rows, C_and_part, TRANSPOSED)  # step 2: [P | G]
-            # Step 3. Of each message y: its coordinates x on C, in X, and p = Cᵀy. Both are with the C before the
-            # message. From Z, step 4 takes all steps of C at once.
+            # Step 3. The results have a row for each message y. X has the coordinates x of y on C, and p has Cᵀy, both
+            # with the C before the message. Z has the coordinates times the size of the step, for step 4 (`_update_C`).
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):  # x·p = ‖y‖² − ‖r‖², the square of y that C explains
@@ -181,9 +186,9 @@ def _learn(
     return S, total_variance
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
-    """Update C by the steps of Algorithm 1 for b messages at once. `Ct_above_Y` (K + b, d) is Cᵀ above the messages Y.
+    """Update C by the gradient steps of b messages at once. `Ct_above_Y` (K + b, d) is Cᵀ above the messages Y.
 
         Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ)
 
@@ -200,7 +205,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
         for j in range(K):
             unpadded_X[s, j] = X[s, j]
             unpadded_Z_transposed[j, s] = Z[s, j]
-    residual = product(unpadded_X, Ct_above_Y[:K], PLAIN)  # XCᵀ
+    residual = product(unpadded_X, Ct_above_Y[:K], PLAIN)  # XCᵀ; `PLAIN`: no factor is transposed
     for s in range(len(X)):
         for j in range(d):
             residual[s, j] = Y[s, j] - residual[s, j]  # Y − XCᵀ
@@ -210,7 +215,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
             Ct_above_Y[i, j] += change[i, j]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
     """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
@@ -221,6 +226,7 @@ def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random
         factor = math.sqrt(c[s])
         sum_index = sum_and_sign_of_rows[s, 0]
         sign = np.float64(sum_and_sign_of_rows[s, 1])
+        # Two loops, so that the compiler vectorises both.
         for j in range(rows.shape[1]):
             Y[s, j] = factor * rows[s, j]
         for j in range(rows.shape[1]):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled, compiled_within
+from streampca.pca.blocked.jit import compiled, compiled_for_compiled_callers
 from streampca.pca.state import State
 
 LARGEST_SHARE = 0.05  # q: the largest squared distance of a message, divided by tr Σ and by the weight before it
@@ -41,12 +41,14 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
     """Compute the weights of the messages of the block that follows a state.
 
     `retention` (n,) is the share of the weight of earlier messages that each message keeps. A message v that is far
-    from the mean m is clipped, so that no message dominates. With κ (`concentration`), the limit of ‖v − m‖² / tr Σ is
+    from the mean m is clipped, so that no message dominates. The limit of ‖v − m‖² / tr Σ is
 
         max(LARGEST_SHARE · known_share · (weight of earlier messages), SMALLEST_REACH) / (1 − κ)
 
-    Without centring, it is not divided by 1 − κ. `known_share` is below 1 if an entry of the block was known for only
-    this share of the state's weight.
+    κ is `concentration`, the sum of the squares of the shares that the messages have of the weight. tr Σ about the
+    learned mean is too small by the factor 1 − κ, so the limit is divided by this factor. Without centring, the limit
+    is not divided. `known_share` is below 1 if an entry of the block was known for only this share of the state's
+    weight.
     """
     return _compute_weights(
         weight=state.weight,
@@ -109,6 +111,7 @@ def _compute_weights(
 
         w ← ρw + 1                         w: weight of all messages, before them `weight`; ρ: `retention` (n,)
         η = 1/w                            share of a message in this weight when it arrives
+        a = η, or 0 without centring       how far a message moves the mean, as a share of its distance from the mean
         κ ← (1 − η)² κ + η²                `concentration`: sum of the squared shares of all messages
         c_s = η_s (1 − η_s₊₁) … (1 − η_n)  share of message s after all n messages
 
@@ -126,8 +129,8 @@ def _compute_weights(
         past_weight = retention[s] * weight  # ρw
         weight = past_weight + 1.0
         eta[s] = 1.0 / weight
-        # 1 − κ is the expected tr Σ about the learned mean, divided by the true total variance. So the limit is in true
-        # total variances. Without centring, there is no bias.
+        # The learned mean follows the messages, so the expected tr Σ is too small by the factor 1 − κ. Dividing the
+        # limit by 1 − κ corrects this. Without centring, there is no such bias.
         bias = 1.0 - concentration if center else 1.0
         has_limit = count + s >= UNCLIPPED_MESSAGES
         reach[s] = max(largest_share * past_weight, SMALLEST_REACH) / bias if has_limit else np.inf
@@ -147,7 +150,7 @@ def _compute_weights(
     )
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def centre_rows(
     V: Array, mean: F64, weights: Weights, first: int, total_variance: float, smallest_variance: float, Y: Array,
     squared_distance: F64, kept_share: F64,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 
 _ROWS = 16  # number of messages whose intermediate results fit the processor's cache
 _EPS = float(np.finfo(np.float64).eps)
@@ -39,13 +39,14 @@ def fill(V: Array, mean: F64, C: F64, ridge: F64, root_q: F64) -> tuple[Array, F
     extra_residual_factor = np.empty(d)  # 1/√q − 1
     for j in range(d):
         extra_residual_factor[j] = 1.0 / root_q[j] - 1.0
+    # Some messages at a time, so that they fit the cache. `_fill_rows` writes them to its last argument.
     for first in range(0, B, _ROWS):
         end = min(first + _ROWS, B)
         X[first:end] = _fill_rows(V[first:end], mean, C, CC, ridge, extra_residual_factor, filled[first:end])
     return filled, X
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, extra_residual_factor: F64, filled: Array) -> F64:
     """Fill the missing entries of V (B, d) as `fill` does, and write the messages to `filled`; return x (B, k).
 
@@ -76,7 +77,7 @@ def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, extra_residual_
     return X
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64, ridge: F64) -> F64:
     """Compute the coordinates x (B, k) of each message from its observed entries O, by ridge regression on C (d, k).
 
@@ -96,7 +97,7 @@ def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64,
         used = 0
         for j in range(d):
             is_missing = math.isnan(V[s, j])
-            if is_missing == uses_missing_rows:  # row j is missing and missing rows are used, or neither
+            if is_missing == uses_missing_rows:  # row j is one of the rows that are summed
                 for m in range(k):
                     used_rows[used, m] = C[j, m]
                 used += 1
@@ -107,13 +108,16 @@ def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64,
                     H[i, m] = CC[i, m] - H[i, m]
             H[i, i] += ridge[i]
         _solve(H, CY[s], X[s])
-        _clip(X[s])  # x of few entries is mostly noise
+        _clip(X[s])  # x from few observed entries may be far too long
     return X
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _clip(x: F64) -> None:
-    """Scale x (k,) down to ‖x‖² ≤ k + √(2k) (docs/mathematics.md, section 11)."""
+    """Scale x (k,) down to ‖x‖² ≤ k + √(2k), because x of a message with few observed entries is mostly noise.
+
+    For complete Gaussian messages, ‖x‖² has about the mean k and the standard deviation √(2k).
+    """
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))
     for i in range(len(x)):
@@ -123,7 +127,7 @@ def _clip(x: F64) -> None:
         x[i] *= scale
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _solve(H: F64, p: F64, x: F64) -> None:
     """Solve Hx = p for x (k,), which stays 0 if H is not positive definite."""
     L, is_definite = _cholesky(H)
@@ -141,7 +145,7 @@ def _solve(H: F64, p: F64, x: F64) -> None:
         x[i] = rest / L[i, i]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _cholesky(A: F64) -> tuple[F64, bool]:
     """Return a lower-triangular L with LLᵀ = A, and whether A is numerically positive definite."""
     K = len(A)

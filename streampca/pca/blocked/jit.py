@@ -48,7 +48,7 @@ def compiled_without_lock(function: Function) -> Function:
     return compiled(function, fastmath=_REORDER_SUMS, nogil=True)
 
 
-def compiled_within(function: Function) -> Function:
+def compiled_for_compiled_callers(function: Function) -> Function:
     """Compile a function that only compiled functions call. Without a wrapper for Python, this takes half the time."""
     return cast("Function", njit(**_OPTIONS, fastmath=_REORDER_SUMS, no_cpython_wrapper=True)(function))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from streampca.pca.arrays import F64, Array
 from streampca.pca.blocked import triangle
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 from streampca.pca.blocked.recurrence import TRANSPOSED, product as multiply
 
 RARELY_SHOWN = 0.1  # if a smaller share of a block's messages shows an entry or a pair, the block counts less for it
@@ -24,8 +24,8 @@ class Fits(NamedTuple):
     """Moments of the fits f = Cx and the residuals r of a block's messages, with their weights c, (d, K) each."""
 
     C: F64
-    fits_with_x: F64  # Σc f xᵀ: its row i, times row j of C, is Σc f_i f_j
-    residuals_with_x: F64  # Σc (r/√q) xᵀ: its row j, times row i of C, is Σc f_i r_j/√q_j
+    fits_with_x: F64  # sum of c f xᵀ: its row i, times row j of C, is the sum of c f_i f_j
+    residuals_with_x: F64  # sum of c (r/√q) xᵀ: its row j, times row i of C, is the sum of c f_i r_j/√q_j
 
 
 class Entries(NamedTuple):
@@ -34,7 +34,7 @@ class Entries(NamedTuple):
     shown: F64  # n_jj: weight of the block's messages that show the entry
     known_before: F64  # c₀N_jj: weight for which the entry was known before the block; 0 if it begins in this block
     root_q: F64  # √q_j: rows hold the residual r_j/√q_j, where q_j is the share of the block's messages with the entry
-    mean_factor: F64  # √q_j/n_jj: turns Σc r_j/√q_j into the mean of r_j; 0 if no message shows the entry
+    mean_factor: F64  # √q_j/n_jj: turns the sum of c r_j/√q_j into the mean of r_j; 0 if no message shows the entry
 
 
 class PairChanges(NamedTuple):
@@ -53,23 +53,29 @@ def compute_changes(
     """Compute how a block with missing entries changes each covariance Σ_ij (gaps.py, steps 1–3 and 6).
 
     The block replaces the share E of Σ_ij by B_ij, the block's mean product of entries i and j, about the mean before
-    the block. For an entry, f is the value that is predicted for every message, and r is the residual of the messages
-    that show the entry. "sum of c …" is a sum over the messages of the block, each with its share c of the weight.
+    the block. So the change is E (B_ij − Σ_ij).
 
-        B_ij     (sum of c f_i f_j)/η + (sum of c f_i r_j)/n_jj + (sum of c r_i f_j)/n_ii + (sum of c r_i r_j)/n_ij
-        g        min(η, n_ij / RARELY_SHOWN): the weight with which the block, of weight η, counts for the pair
-        N′       (1 − η) N + g: the share of the weight for which the pair is known, after the block
-        E, Δ     g/N′, and the change E (B − Σ) of Σ_ij
+        E      g/N′
+        g      min(η, n_ij / RARELY_SHOWN): the weight with which the block, of weight η, counts for the pair
+        n_ij   `shown_together` (d, d), lower triangle: weight of the messages of the block that show both entries
+        N′     (1 − η) N + g: share of the weight for which the pair is known, after the block. N is `known`, packed
 
-    If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0. Given are:
+    If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
 
-        product              (d, d): sum of c yyᵀ, lower triangle, of the rows y = f + r/√q that were learned, about
-                             their mean, which moves within the block; q: share of the messages that show an entry
-        change_of_row_mean   (d,): how far the mean of the rows moves
-        entries.mean_factor  (d,): √q_i/n_ii, which turns (sum of c f_j r_i/√q_i) into (sum of c f_j r_i)/n_ii
-        shown_together       (d, d): n_ij, weight of the messages of the block that show both entries, lower triangle
-        covariance, known    Σ and N before the block, packed. Σ is in the units of the data
-        D                    (d,): the rows are in the units of the data times D
+    A row that was learned is y = f + r/√q. f is the value that is predicted for every message. r is the residual of the
+    messages that show the entry, and q is about the share of these messages in the block. B_ij has four terms. Each is
+    a sum over the messages of the block, with their shares c of the weight, divided by the weight of the messages that
+    have both factors; n_ii is the weight of the messages that show entry i.
+
+        term                      computed as
+        (sum of c f_i f_j)/η      ff/η                     ff: sum of c f_i f_j
+        (sum of c f_i r_j)/n_jj   fr · mean_factor_j       fr: sum of c f_i r_j/√q_j        mean_factor_j: √q_j/n_jj
+        (sum of c r_i f_j)/n_ii   rf · mean_factor_i       rf: sum of c r_i f_j/√q_i
+        (sum of c r_i r_j)/n_ij   rr/n_ij                  rr: what is left of the sum of c y_i y_j, times √q_i √q_j
+
+    `product` (d, d) is the sum of c yyᵀ, lower triangle, about the mean of the rows, which moves within the block by
+    `change_of_row_mean` (d,). The rows are in the units of the data times D (d,), and `covariance`, the packed Σ before
+    the block, is in the units of the data.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -78,9 +84,9 @@ def compute_changes(
     next_known = np.empty(len(known))
     for first in range(0, d, _TILE):
         end = min(first + _TILE, d)
-        FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_i f_j
-        FR = multiply(fits.C[first:end], fits.residuals_with_x[:end], TRANSPOSED)  # Σc f_i r_j/√q_j
-        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)  # Σc f_j r_i/√q_i
+        FF = multiply(fits.fits_with_x[first:end], fits.C[:end], TRANSPOSED)  # sums of c f_i f_j
+        FR = multiply(fits.C[first:end], fits.residuals_with_x[:end], TRANSPOSED)  # sums of c f_i r_j/√q_j
+        RF = multiply(fits.residuals_with_x[first:end], fits.C[:end], TRANSPOSED)  # sums of c r_i f_j/√q_i
         for i in range(first, end):
             row = i * (i + 1) // 2
             for j in range(i + 1):
@@ -109,29 +115,29 @@ def compute_changes(
     return PairChanges(change, replaced_share, next_known)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _begins(entries: Entries, j: int) -> bool:
     """Return whether no message before this block has shown entry j."""
     return bool(entries.known_before[j] <= 0)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _estimate_moment_if_never_together(
     entries: Entries, i: int, j: int, ff: float, fr: float, rf: float, eta: float
 ) -> float:
     """Estimate the mean product of entries i and j in a block, if no message of the block shows both.
 
-        (sum of c f_i f_j)/η + (sum of c f_i r_j)/n_j + (sum of c f_j r_i)/n_i        if i or j begins in the block
-        (sum of c f_i f_j + sum of c f_i r_j + sum of c f_j r_i)/η                    otherwise
+        ff/η + fr √q_j/n_j + rf √q_i/n_i        if i or j begins in the block: no earlier message shows the entry
+        (ff + fr √q_j + rf √q_i)/η              otherwise: missing residuals count as 0
 
-    The sums are over the messages of the block, with their weights c. η is the weight of the block, and n_i the weight
-    of the messages that show entry i. An entry of a message is a predicted fit f, plus a residual r if the message
-    shows the entry. No message has both residuals, so their product is left out. The second formula counts missing
-    residuals as 0.
+        ff   sum of c f_i f_j over the messages of the block, with their weights c
+        fr   sum of c f_i r_j/√q_j
+        rf   sum of c r_i f_j/√q_i
+        η    weight of the block
+        n_i  weight of the messages of the block that show entry i
 
-    ff is the first sum. fr and rf are the other sums, but with r_j/√q_j and r_i/√q_i instead of the residuals.
-    `entries` has √q as `root_q`, and √q/n as `mean_factor`. An entry begins in the block if no message before the block
-    shows the entry.
+    An entry of a message is a predicted fit f, plus a residual r if the message shows the entry. No message has both
+    residuals, so their product is left out. `entries` has √q as `root_q`, and √q/n as `mean_factor`.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -141,16 +147,18 @@ def _estimate_moment_if_never_together(
     return moment
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
     """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
 
-        η / min(w_i, w_j), at most 1        if the block shows each entry, in different messages
-        the same                            if no earlier message shows one of them: it needs a first covariance
-        0                                   otherwise: the block says nothing about the covariance
+    The share is η / min(w_i, w_j), at most 1, in two cases:
 
-    η is the weight of the block. w_i is the weight for which entry i is known after the block: its weight before the
-    block, plus η if the block shows the entry. If w_i or w_j is 0, the share is 0, too.
+    - The block shows both entries, in different messages.
+    - No earlier message shows entry i, or none shows entry j: the pair has no covariance yet.
+
+    Otherwise the block says nothing about the covariance, so the share is 0. η is the weight of the block. w_i is the
+    weight for which entry i is known after the block: its weight before the block, plus η if the block shows the entry.
+    If w_i or w_j is 0, the share is 0, too.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
@@ -172,13 +180,14 @@ def compute_changes_of_complete_block(
 
     1. B = (P + δδᵀ)/η, the mean product of two entries in the block, about the mean before the block
     2. N′ = past · N + η, and E = η/N′, the share of Σ_ij that the block replaces
-    3. Δ = E (B − Σ), the change of Σ_ij in the units of the messages y
+    3. Δ_ij = E (B_ij − D_i D_j Σ_ij), the change of Σ_ij in the units of the messages y
 
         P             `product` (d, d): sum of c yyᵀ over the messages y, with their shares c of the weight, about their
                       mean, which moves within the block
         δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
         past, η       shares of the past and of the block in the weight after the block
-        Σ             `covariance` before the block in the units of the data, packed; y is in these units times D (d,)
+        Σ             `covariance` before the block, packed, in the units of the data
+        D             (d,): y is in the units of the data times D, and so is D_i D_j Σ_ij
         N, N′         `known`, packed: share of the weight for which each pair is known, before and after the block
     """
     eta = 1.0 - past
@@ -218,15 +227,19 @@ def add_changes(
 ) -> F64:  # fmt: skip
     """Compute Σ after a block, packed, from the changes of covariances that its messages show, and from predicted ones.
 
-        Σ′ = Σ + shown change − δδᵀ + predicted_share · predicted change        (gaps.py, steps 4 and 5)
+        Σ′ = Σ + shown change − δδᵀ + prediction_factor · predicted change        δ: `mean_change` (d,)
 
-        predicted_share = 1 − E/η        E: share of the covariance that the messages replace (`replaced_share`)
+        prediction_factor = 1 − E/η if entry i or j is predicted, otherwise 0
+        E                   share of the covariance that the messages of the block replace (`replaced_share`)
+        η                   share of the weight that the block has (`eta`)
 
-    Changes are predicted for entries that the block lacks, or that began late. Shown changes are about the mean before
-    the block; −δδᵀ makes Σ′ the covariance about the mean after it. δ (d,) is `mean_change`, η (`eta`) the block's
-    share of the weight, and `variance` (d,) the diagonal of Σ′. Changes, δ and variances are in the units of the data
-    times D (d,). D is 1/standard deviation of each entry before the block, and `next_D` after it; both are 1 if the
-    stream is not standardised. Fills in `square` (d, d): Σ′ times `next_D` on both sides.
+    Changes are predicted for entries that the block lacks, or that began late (gap_prediction.py). Shown changes are
+    about the mean before the block; −δδᵀ makes Σ′ the covariance about the mean after it. `variance` (d,) is the
+    diagonal of Σ′.
+
+    D (d,) is 1/standard deviation of each entry before the block, and `next_D` after the block; both are 1 if the
+    stream is not standardised. Changes, δ and `variance` are in the units of the data times D. `covariance_before` and
+    the result are in the units of the data. Fills in `square` (d, d): Σ′ in the units of the data times `next_D`.
     """
     d = len(variance)
     after = np.empty(len(covariance_before))
@@ -240,10 +253,10 @@ def add_changes(
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
                 # If the messages do not show the pair, E is 0, and the covariance changes as predicted. An entry that
-                # began late has few earlier messages, so E > η and the shown change is too large. The predicted share
-                # is then negative, and undoes a part of the shown change.
-                predicted_share = 1.0 - shown_changes.replaced_share[row + j] / eta
-                value += predicted_share * _predict_pair(predicted_changes, i, j)
+                # began late has few earlier messages, so E > η and the shown change is too large. The factor is then
+                # negative, and undoes a part of the shown change.
+                prediction_factor = 1.0 - shown_changes.replaced_share[row + j] / eta
+                value += prediction_factor * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1
             value = min(max(value, -largest), largest)
             if i == j:  # `largest` is rounded
@@ -255,7 +268,7 @@ def add_changes(
     return after
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _predict_pair(changes: PredictedChanges, i: int, j: int) -> float:
     """Return the predicted change of the covariance of entries i and j, one of which must be predicted.
 

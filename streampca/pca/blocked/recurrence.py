@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_within
+from streampca.pca.blocked.jit import compiled_for_compiled_callers
 
 _GROUP = 16  # number of messages that are learned one by one
 _LANES = 8  # numbers in a vector register: rows are padded with zeros, so that no loop over K has a remainder
@@ -37,7 +37,7 @@ _SINGLE, _DOUBLE, PLAIN, TRANSPOSED = (np.int8(ord(letter)) for letter in "sdnt"
 _ONE, _SINGLE_ONE, _ZERO = np.ones(1), np.ones(1, np.float32), np.zeros(1)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def product(A: Array, B: Array, form: Any) -> Array:
     """Return AB if `form` is `PLAIN`, or ABᵀ if it is `TRANSPOSED`, for matrices of one type with contiguous rows.
 
@@ -67,21 +67,23 @@ def product(A: Array, B: Array, form: Any) -> Array:
     return out
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
-    Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). To learn message s, p_s = Cᵀy_s is used:
+    Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). The messages are cut into groups of `_GROUP`.
+    Within a group, messages are learned one by one (`_learn_group`). After each group, matrix products bring the rows
+    of all other messages up to date. To learn message s, p_s = Cᵀy_s is used:
 
         x = S p_s        h = η_s / (1 + η_s‖x‖²)        S ← Sherman–Morrison update of S
         p_t ← p_t + h (G_ts − p_t·x) x        for each later message t: p_t is Cᵀy_t, and C has changed
 
-    Only the messages of a group are learned one by one. What a group does to the rows of the other messages is computed
-    by matrix products.
+    Rows of K numbers are padded with zeros to w numbers. Returns:
 
-    Returns X (B, w), the coordinates x of each message; Z (B, w), with which C takes all steps at once,
-    C ← C + (Y − XCᵀ)ᵀZ; p (B, w), the p_s of each message before it is learned; and the next S (w, w). Rows of K
-    numbers are padded with zeros to w numbers.
+        X   (B, w): the coordinates x of each message
+        Z   (B, w): C takes all steps at once with it, C ← C + (Y − XCᵀ)ᵀZ
+        p   (B, w): the p_s of each message before it is learned
+        S   (w, w): the next S
     """
     b = len(P)
     w = (P.shape[1] + _LANES - 1) // _LANES * _LANES
@@ -100,8 +102,8 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
         #     rows of later messages:    p ← p − (pXᵀ − G)Z
         #     rows of earlier messages:  z ← z − (zXᵀ)Z
         group_Z = _solve(X[first:end], h[first:end])
-        factors = product(p_or_z, X[first:end], TRANSPOSED)  # zXᵀ of earlier messages, and pXᵀ of later messages
-        for s in range(end, b):  # pXᵀ − G of later messages
+        factors = product(p_or_z, X[first:end], TRANSPOSED)  # zXᵀ for earlier messages, but only pXᵀ for later messages
+        for s in range(end, b):  # now pXᵀ − G for later messages
             for t in range(first, end):
                 factors[s, t - first] -= G[s, t]
         change = product(factors, group_Z, PLAIN)
@@ -121,7 +123,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
 # such a loop is compiled in two variants, and where arrays lie in memory would decide the order of its sums.
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def resize(A: Array, rows: int, columns: int) -> F64:
     """Return a copy of A with this number of rows and columns, cut or padded with zeros."""
     new = np.zeros((rows, columns))
@@ -131,14 +133,15 @@ def resize(A: Array, rows: int, columns: int) -> F64:
     return new
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
-    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p = Cᵀy and S.
+    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
 
-    The messages are the rows of Y, and G = YYᵀ and S = (CᵀC)⁻¹. For each message s:
+    Message s is row y_s of Y, p_s is Cᵀy_s, G = YYᵀ and S = (CᵀC)⁻¹. C itself is not needed. For each message s:
 
         x = S p_s        u = Sx        h = η / (1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
         g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ
+        p_t ← p_t + h (G_st − p_t·x) x        for each later message t of the group, because C changes
 
     S is updated one message late: the update by message s is done while message s + 1 is learned, so that one pass over
     S does the update and computes Sx.
@@ -171,12 +174,16 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
     _shrink_and_multiply(S, shrink=f_due, v=u_due, x=u_due, out=u)
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, u: F64, xu: float) -> None:
-    """Update p and Sp of each later message t, after a message y has changed C and S = (CᵀC)⁻¹.
+    """Update p and Sp of each later message, after a message y has changed C and S = (CᵀC)⁻¹.
 
-    x are the coordinates of y, h is the size of its step, and G_t is y_t·y. S has changed to S − f u uᵀ, where u = Sx
-    with the S before, and xu = x·u. C has changed, so p_t = Cᵀy_t changes:
+        p_t, Sp_t   rows of p and Sp for the later message y_t: Cᵀy_t and S Cᵀy_t
+        G_t         y_t·y
+        x, h        coordinates of y, and size of its step, by which C has changed
+        u, f, xu    u = Sx with the S before, which has changed to S − f u uᵀ; xu = x·u
+
+    The changes are:
 
         p_t ← p_t + e x                                 e = h (G_t − p_t·x)
         Sp_t ← (S − f u uᵀ)(p_t + e x)  =  Sp_t + (e − f (u·p_t + e xu)) u        because Sx = u
@@ -196,7 +203,7 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
             Sp[t, j] += factor_of_u * u[j]
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """Subtract shrink · v vᵀ from a symmetric S (w, w), and write the product of the new S with x to `out`.
 
@@ -225,7 +232,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
             out[i] += S0 * x0 + S1 * x1 + S2 * x2 + S3 * x3
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def _solve(X: F64, h: F64) -> F64:
     """Compute Z (b, w), with which C takes the steps of b messages at once.
 

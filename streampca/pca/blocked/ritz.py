@@ -61,8 +61,9 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array | float = 1.0) -> Array:
     """Return the next [C | F]: the leading axes of the rows A (n, d), approximately, by Nyström's method.
 
-    `start` (d, m) are columns near these axes. `to_next_units` (d,) are factors of the columns of A and of the rows of
-    `start`: the diagonal of D. B = AD, and the leading axes of BᵀB are searched. Each step computes:
+    `start` (d, m) are columns near these axes. D is the diagonal matrix of the factors `to_next_units` (d,), which
+    convert the columns of A and the rows of `start`. The leading axes of BᵀB with B = AD are searched, but B itself is
+    not computed. Each step computes:
 
     1. X (d, m), an orthonormal basis of the span of D · `start`
     2. S = BᵀBX (d, m)

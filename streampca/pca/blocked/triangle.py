@@ -4,7 +4,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, Array
-from streampca.pca.blocked.jit import compiled_within, compiled_without_lock
+from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
 
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
@@ -41,7 +41,7 @@ def add_block(
     return total, square
 
 
-@compiled_within
+@compiled_for_compiled_callers
 def mirror(square: Array) -> None:
     """Copy the lower triangle of a square (d, d) to its upper triangle, tile by tile."""
     d = len(square)

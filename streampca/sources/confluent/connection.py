@@ -148,7 +148,7 @@ class ConfluentConnection(ClientConnection):
     def source_error(self, error: KafkaError, *, lacks_key: bool = False) -> SourceError:
         """Return our error for an error of the client.
 
-        `lacks_key` says whether the error is of a refused record without a key: a compacted topic refuses it.
+        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
         """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             # If there is no token, the login has failed for this reason, which librdkafka does not name.
@@ -212,8 +212,9 @@ class ConfluentConnection(ClientConnection):
     def _does_any_broker_answer(self) -> bool:
         """Ask any broker to list the topic, and return whether a broker answers.
 
-        librdkafka asks the cluster's controller about topics. The answer may name another controller, so librdkafka's
-        next request may succeed.
+        librdkafka sends its requests for the topic (`describe_topics`) to the controller of the cluster, but
+        `list_topics` to any broker. The answer to `list_topics` may name another controller. So if the controller has
+        failed, the next `describe_topics` may succeed.
         """
         try:
             self._admin.list_topics(self._topic, timeout=_ANY_ANSWER_S)

@@ -62,8 +62,8 @@ class ConfluentSource(ClientSource):
         # group has removed this member.
         self._member_id = ""
         self._next_member_check_at = 0.0  # when to compare the ids again, by time.monotonic
-        # If the group's leader lacked the right to read when it assigned partitions, nobody in the group reads the
-        # topic. This is when to ask a broker again whether that is so, by time.monotonic.
+        # When to ask a broker again whether anybody in the group reads the topic, by time.monotonic. Nobody does if the
+        # group's leader lacked the right to read the topic when it assigned partitions.
         self._next_group_check_at = 0.0
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
@@ -129,7 +129,10 @@ class ConfluentSource(ClientSource):
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
         return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
-    def _prepare_assigned(self, partitions: Collection[int]) -> Any:
+    def _hold_assigned(self, partitions: Collection[int]) -> None:
+        """Do nothing: `_on_assign` has assigned an empty list, so the client fetches nothing until the caller seeks."""
+
+    def _take_group_metadata(self) -> Any:
         return self._queued_group_metadata.popleft()
 
     def _is_member(self) -> bool:
@@ -264,8 +267,8 @@ class ConfluentSource(ClientSource):
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
         if assigned:  # an empty assignment adds no event
-            # Keep the group's metadata as they are now. When `poll` returns the event `Assigned`, `_prepare_assigned`
-            # takes them from this queue.
+            # Keep the group's metadata as they are now. When `poll` returns the event `Assigned`,
+            # `_take_group_metadata` takes them from this queue.
             self._queued_group_metadata.append(consumer.consumer_group_metadata())
             self._add_rebalance(Assigned, assigned)
 
@@ -286,7 +289,7 @@ class ConfluentSource(ClientSource):
         # the partitions up because of `Revoked`, so it needs no event `Lost`.
         if not self._is_revoking:
             self._add_rebalance(Lost, lost)
-        self._is_revoking = False  # the next `poll` has no partitions to give up
+        self._is_revoking = False  # the partitions are given up already: the next `poll` need not call `unassign`
 
 
 def _read_metadata(partition: TopicPartition) -> str:

@@ -204,7 +204,7 @@ class KafkaPythonConnection(ClientConnection):
     def source_error(self, error: BaseException, *, lacks_key: bool = False) -> SourceError:
         """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
 
-        `lacks_key` says whether the error is of a refused record without a key: a compacted topic refuses it.
+        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
         """
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code

@@ -175,10 +175,10 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         return 1000 * float(super().connection_delay(node_id))
 
     def maybe_connect(self, node_id: Any, **options_of_producer: Any) -> None:
-        """Connect to a broker, unless it is too early. For a consumer, raise the error if the last login was refused.
+        """Connect to a broker, unless the pause after its last failure is not over.
 
-        For a producer, do not raise. Fault of kafka-python: after this error, a producer's thread would try again
-        without a pause.
+        If the broker has refused the last login, raise the refusal for a consumer, and do not raise for a producer.
+        Fault of kafka-python: after this error, a producer's thread would try again without a pause.
         """
         # A producer's thread passes an option here, and a consumer passes none. Only this tells them apart; the option
         # is not used otherwise.

@@ -66,7 +66,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         else:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
             self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
-            self._prepare_assigned(self._assigned)
+            self._hold_assigned(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         """Return new records by partition; none if a rebalance begins."""
@@ -175,14 +175,17 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             client_internals.rejoin_group(self._consumer)
         self._partitions_before = partitions
 
-    def _prepare_assigned(self, partitions: Collection[int]) -> Any:
-        """Pause new partitions until the caller seeks. Return the group's metadata; None if no group was joined."""
+    def _hold_assigned(self, partitions: Collection[int]) -> None:
+        """Pause newly assigned partitions until the caller seeks."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)
             self._consumer.pause(tp)
             # Nothing is read at 0, since the partition is paused. Without a position, the client would ask for the
             # committed offset.
             self._consumer.seek(tp, 0)
+
+    def _take_group_metadata(self) -> Any:
+        """Return the group's metadata; None if no group was joined."""
         metadata = self._consumer.group_metadata()
         has_joined = metadata.generation_id >= 0
         return metadata if has_joined else None
