@@ -105,7 +105,8 @@ class Assignment(Generic[P]):
         self._end_restore_attempt()  # the next retry restores the partitions that are left
         self._to_restore -= set(partitions)
         self._forget(partitions)
-        # Name the partitions that were not restored, too, so that nobody reports them as stalled any more.
+        # The event names all partitions, also those that are not restored now: observers drop what they know of them.
+        # Otherwise, they would go on to report a partition as stalled that another member reads.
         self._notify(events.PartitionsReleased(sorted(partitions), lost))
 
     def restart(self) -> None:
@@ -173,8 +174,8 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        # If the log was truncated and has grown again, it has lost handled records, from the offset `diverged` on.
-        # In all other cases, `diverged` is None, and the lost records begin at our position.
+        # If the log was truncated and has grown again, the records from the offset `diverged` on are lost, although
+        # they were handled. In all other cases, `diverged` is None, and the lost records begin at our position.
         diverged = event.diverged
         lost_from = progress.position if diverged is None else diverged
         # Resume at our position or later, so that no offset is handled twice.
@@ -209,7 +210,10 @@ class Assignment(Generic[P]):
             self._seek(partitions_to_reread)
 
     def _add_to_restore(self, partitions: Collection[int]) -> None:
-        """Add partitions to those that must be restored. End the running attempt; pauses begin anew."""
+        """Add partitions to those that must be restored, and end the running attempt.
+
+        The next retry comes after a short pause again. For another minute of retries, a foreign store is only reported.
+        """
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause = Countdown(_FIRST_PAUSE_S)

@@ -73,8 +73,8 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
-        # By partition: the future of its newest work task, until the loop has its result. A task that is submitted
-        # before continues from this result; a task that is submitted later continues from what the loop has.
+        # By partition: the future of its newest work task, until the loop has taken its result. Until then, the next
+        # work task continues from this result. Later, it continues from what the loop has, such as a fold.
         self._newest_work: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
@@ -102,7 +102,7 @@ class InFlight(Generic[R]):
         """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
         If the result of the partition's previous work task is still in flight, the function gets this result, and
-        continues from it. Otherwise it gets None, and continues from what the loop has now.
+        continues from it. Otherwise it gets None, and continues from what the loop has now, such as a fold.
         """
         previous_work = self._newest_work.get(partition)  # None: no result of the partition is in flight
 
@@ -135,7 +135,7 @@ class InFlight(Generic[R]):
             self._newest_work.pop(partition, None)  # the next work task must not continue from a dropped result
             queue = self._queues.pop(partition, None)
             if queue is not None:
-                queue.clear()
+                queue.clear()  # otherwise its waiting functions would still run, though nobody needs their results
 
     def drop_decodings(self, partition: int) -> None:
         """Drop the records of a partition that are in decoding. Work on decoded records continues."""

@@ -89,7 +89,7 @@ class MemberLog(Observer):
             case ElementsReordered(message) if not self._has_warned_of_reordered_elements:
                 self._has_warned_of_reordered_elements = True
                 log.warning("elements change their places", message=message)
-            case FieldNamesWithoutNumbers(message):  # some names in `field`; the loop reports them only once
+            case FieldNamesWithoutNumbers(message):  # sent at most once; the names are in the setting `field`
                 log.warning("names without numbers", message=message)
             case OffsetsSkipped(partition, lost_from, to, truncated):
                 happened = "log truncated, offsets skipped" if truncated else "offsets removed by retention"
@@ -213,7 +213,7 @@ def _waiting_details(status: SourceStatus) -> dict[str, object]:
     """Return more fields of a line about a member to which no messages arrive."""
     if not (status.connected and status.member):
         return {"cause": status.cause}
-    if status.blocked_since:
+    if status.blocked_since:  # an open transaction blocks a partition
         return {"since": datetime.fromtimestamp(status.blocked_since, UTC).isoformat()}
     return {}
 

@@ -19,7 +19,7 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
-        """`seen_names` notes which names in the setting `field` have had a number in any record."""
+        """The setting `field` may name the numbers of a vector. `seen_names` notes which names have had a number."""
         self._source = source
         self._in_flight = in_flight
         self._notify = notify
@@ -58,7 +58,7 @@ class MemberLoop(ABC):
         self._in_flight.handle_ended()
 
     def _warn_of_names_without_numbers(self, clock: Callable[[], float]) -> None:
-        """Once enough records were read, report the names in `field` without a number in any of them.
+        """Once enough records were read, report the names in the setting `field` without a number in any of them.
 
         Such a name may be misspelt.
         """

@@ -86,10 +86,12 @@ class MemberState(NamedTuple):
     stop_cause: str = ""  # empty until the member is to stop
 
     connection: SourceStatus | None = None  # None: not known yet
-    is_member: bool = False  # of its consumer group
+    is_member: bool = False  # of its consumer group, and no rebalance is in progress
     membership_since: float = 0.0  # when `is_member` changed last
-    has_joined: bool = False  # partitions were assigned, or the member is a standby: the group has none for it
-    was_assigned: bool = False  # partitions were assigned at least once, and may have been released since
+    # Whether the member is ready: partitions were assigned, or it has been in the group for a while without any, as a
+    # standby. A short rebalance does not change this.
+    has_joined: bool = False
+    was_ever_assigned: bool = False  # partitions were assigned at least once, and may have been released since
 
     problems: Mapping[ProblemKey, Problem] = {}
     partitions: PartitionStates = PartitionStates()
@@ -129,7 +131,7 @@ class MemberState(NamedTuple):
                 return self._replace(left_to_restore=count)
             case PartitionsAssigned(positions):  # these partitions are restored now
                 left = max(self.left_to_restore - len(positions), 0)
-                return self._replace(has_joined=True, was_assigned=True, has_caught_up=False, left_to_restore=left)
+                return self._replace(has_joined=True, was_ever_assigned=True, has_caught_up=False, left_to_restore=left)
             case PartitionsReleased(lost=True):  # the group has removed this member
                 return self._replace(has_joined=False, is_member=False, left_to_restore=0)
             case PartitionsReleased():  # the member stays in the group
@@ -225,7 +227,7 @@ class MemberState(NamedTuple):
         causes: dict[ProblemKey, str] = {}
         if status.connected:
             causes[NO_BROKER_ANSWERS] = _ENDED
-        elif self.was_assigned:
+        elif self.was_ever_assigned:
             causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
         had_stopped = SAVING_HAS_STOPPED in self.problems
         if not saving.overdue_s:  # no save is overdue

@@ -15,7 +15,7 @@ class NameCheck:
     """
 
     def __init__(self, seen: SeenNames) -> None:
-        """`seen` notes which names in `field` have had a number in any vector."""
+        """`seen` notes which names in the setting `field` have had a number in any vector."""
         self._seen = seen
         self._records_left = _CHECKED_RECORDS  # so many more are to be looked at
         self._time_limit = Countdown(_LONGEST_CHECK_S)
@@ -33,7 +33,7 @@ class NameCheck:
             self._records_left -= len(batch.decoded.indices)
 
     def find_warning(self, now: float) -> str:
-        """Return a warning that lists the names in `field` without a number in any record so far.
+        """Return a warning that lists the names in the setting `field` without a number in any record so far.
 
         Return "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
         """

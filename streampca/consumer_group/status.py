@@ -85,7 +85,8 @@ class StatusReports(Observer):
         has_ended = isinstance(change.event, MemberEnded)
         if has_ended and self._writing is not None:
             wait([self._writing], timeout=_LAST_WRITE_S)
-        if isinstance(change.event, _REPORTED_AT_ONCE) or change.now.monotonic_s >= self._next_report:
+        must_report_at_once = isinstance(change.event, _REPORTED_AT_ONCE)  # also when the member ends
+        if must_report_at_once or change.now.monotonic_s >= self._next_report:
             self._report(change.after, change.now)
         if has_ended:
             self._executor.shutdown(wait=True)  # waits for the last report
@@ -168,7 +169,7 @@ def _find_phase(state: MemberState, now: float, working: Phase) -> Phase:
         return "stopped"
     if state.stop_cause:
         return "stopping"
-    if not state.was_assigned:
+    if not state.was_ever_assigned:
         return "starting"
     return working if now - state.last_message_at < _WAITING_AFTER_S else "waiting"
 

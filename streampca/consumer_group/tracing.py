@@ -42,11 +42,10 @@ class BatchSpans(Observer):
             """Decode a batch, and begin a span for the records that were decoded."""
             began_ns = time.time_ns()
             decoded = decode(batch)
-            if isinstance(decoded, Vectors):
-                records = batch.records[: len(decoded.records)]  # perhaps only the first records were decoded
-                if records:
-                    span = self._begin_span(batch.partition, records, began_ns)
-                    self._open_spans[batch.partition, decoded.next] = span
+            # `decoded.records` are the records that were decoded: all of the batch, or only the first ones.
+            if isinstance(decoded, Vectors) and decoded.records:
+                span = self._begin_span(batch.partition, decoded.records, began_ns)
+                self._open_spans[batch.partition, decoded.next] = span  # `observe` finds the span by this key
             return decoded
 
         return decode_and_begin_span

@@ -75,6 +75,7 @@ class ClientTransactions(Transactions, ABC):
     ) -> None:
         """The first of the `topics` is the topic of outputs. Brokers abort a transaction after `timeout_s`.
 
+        Transactions commit the offsets of the group that `source` has joined; without a source, they commit no offsets.
         Raises `SourceError`.
         """
         self._settings = settings

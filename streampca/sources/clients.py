@@ -52,8 +52,9 @@ class ReplayProducer:
         """Create a producer that sends rejected records to `topic` again."""
         transactions.recover()  # ends the transaction that another replay has left open
         self._transactions = transactions
+        # Timestamps that the topic does not keep are replaced by the time of sending.
         self._timestamps = TimestampReplacer(topic, transactions)
-        self.replaced_timestamps = 0
+        self.replaced_timestamps = 0  # how many, in all committed transactions
         self.partition_count = transactions.partitions(topic)
 
     def send(self, records: Iterable[OutgoingFields]) -> None:
@@ -174,6 +175,7 @@ def _without_group(settings: KafkaSettings, topic: str) -> ConsumerSettings:
     """Return the settings of a consumer that reads a topic with the same connection, and is not in a group.
 
     Only subclasses of `ConsumerSettings` name a group. The result is of `ConsumerSettings` itself, so it names none.
+    Without a group, kafka-python refuses a `group_instance_id`.
     """
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}
     return ConsumerSettings.model_construct(**fields)
@@ -215,7 +217,7 @@ def create_transactions(settings: ConsumerSettings, source: Any, topics: Sequenc
 def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
     """Create the producer that sends records of dead letters to their topic again. Raises `SourceError`.
 
-    It ends any other replay of the same dead-letter topic.
+    It ends any other replay of the same dead-letter topic, since both have the same transactional id.
     """
     transactions = _client_classes(settings).transactions(
         settings,
@@ -224,7 +226,7 @@ def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
         timeout_s=_REPLAY_TIMEOUT_S,
     )
     # A replay waits longer than a member to start a producer, and to commit.
-    transactions.begin_s = _REPLAY_TIMEOUT_S / 2
+    transactions.begin_s = _REPLAY_TIMEOUT_S / 2  # a member, too, has half as long to start as to commit
     transactions.commit_s = _REPLAY_TIMEOUT_S
     return ReplayProducer(settings.topic, transactions)
 

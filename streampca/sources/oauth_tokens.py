@@ -57,7 +57,8 @@ class OAuthTokens:
         # 1. The newest token:
         is_newest_expired = self._token != "" and now >= self._expiry
         if is_newest_expired:
-            # `NoBrokerError`: a later request may succeed. After any other failure, no later token can be had.
+            # After `NoBrokerError`, a later request may succeed: the token endpoint did not answer, or is overloaded.
+            # After any other failure, such as a refused login, no later token can be had.
             can_get_later_token = self._failure is None or isinstance(self._failure, NoBrokerError)
             return can_get_later_token
         # 2. The last request:
@@ -106,7 +107,8 @@ class OAuthTokens:
             # Clients may use the old token until it expires. If it has expired already, they have used it until now,
             # since they had no other.
             end_of_old_token = max(self._expiry, now)
-            self._ends_of_replaced_tokens.append(end_of_old_token)  # for `may_be_expired`
+            # If brokers refuse a client soon after this time, `may_be_expired` says that an old token may be the cause.
+            self._ends_of_replaced_tokens.append(end_of_old_token)
         self._token = token
         self._expiry = expiry
         self._failure = None
@@ -179,7 +181,8 @@ def _sign_for_msk(region: str) -> tuple[str, float]:
     try:
         token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
     except Exception as error:  # botocore fails in many ways
-        is_without_credentials = isinstance(error, AttributeError)  # the signer uses credentials that are None
+        # Without credentials, the signer reads attributes of None.
+        is_without_credentials = isinstance(error, AttributeError)
         cause = "there are none" if is_without_credentials else one_line(error)
         raise NoBrokerError(f"AWS_MSK_IAM needs credentials of AWS ({cause}): see AWS's credential chain") from None
     return token, expiry_ms / 1000

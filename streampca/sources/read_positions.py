@@ -143,4 +143,5 @@ def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Re
     end = max(reported_end, after_records)  # the partition reaches at least to the end of these records
     if next_offset < 0 or end < 0:  # unknown
         return before
+    # The client may have fetched past an end that was reported earlier, so the end is at least the next offset.
     return Reached(next=next_offset, end=max(end, next_offset))

@@ -25,7 +25,8 @@ class StandstillSearch:
     def __init__(self, committed_ends: Callable[[Collection[int]], Mapping[int, int]]) -> None:
         """`committed_ends` asks brokers where the committed records of partitions end. It may raise `TimeoutError`."""
         self._committed_ends = committed_ends
-        self._standstills: dict[int, _Standstill] = {}  # by partition
+        # By partition: since when nothing was read, although the partition has further records.
+        self._standstills: dict[int, _Standstill] = {}
         self._next_question_at = 0.0  # when brokers may be asked again for the committed ends
         self.blocked_since: float | None = None  # since when an open transaction has blocked a partition
 

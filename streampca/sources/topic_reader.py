@@ -81,15 +81,16 @@ class TopicReader:
     ) -> Mapping[int, Sequence[Record]]:
         """Return at most 100 of the last wanted records of each partition.
 
-        Only the last 546,100 offsets of a partition are searched. If they hold no wanted record, but the partition has
-        earlier offsets, the partition is left out. While a transaction is open, raises `NoBrokerError`, as for any
-        records that cannot be read yet.
+        A partition is searched backwards, in longer and longer steps, until a step finds wanted records. Only the last
+        546,100 offsets are searched. If they hold no wanted record, but the partition has earlier offsets, the
+        partition is left out. While a transaction is open, raises `NoBrokerError`, as for any records that cannot be
+        read yet.
         """
         found = {partition: deque[Record](maxlen=_MOST_FOUND_PER_PARTITION) for partition in partitions}
         earliest = {partition: self.log_bounds[partition][0] for partition in partitions}
         # Partition → the offset from which on all records were searched; at first, the end of its records.
         searched_from = dict(self._find_ends_without_open_transactions(partitions))
-        # Search backwards, in longer and longer steps. Each step ends where the step before it has begun.
+        # Each step ends where the step before it has begun. It leaves out partitions in which records were found.
         for step in _STEPS:  # 546,100 offsets in all
             ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
             starts = {p: max(end - step, earliest[p]) for p, end in ends.items()}
@@ -116,7 +117,10 @@ class TopicReader:
     def _read_to(
         self, ends: Mapping[int, int], starts: Mapping[int, int | None], record_timeout_s: float = _RECORD_TIMEOUT_S
     ) -> Iterator[tuple[int, Record]]:
-        """Yield the records of partitions from `starts` to before `ends`, with their partitions."""
+        """Yield the records of partitions from `starts` to before `ends`, with their partitions.
+
+        A start of None is the earliest record.
+        """
         for event in self._events(ends, starts, record_timeout_s):
             end = ends[event.partition]
             yield from ((event.partition, record) for record in event.records if record.offset < end)

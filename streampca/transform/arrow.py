@@ -22,7 +22,7 @@ from streampca.transform.record_packer import ORIGIN, ProjectedRecords, make_ori
 MESSAGE_BYTES = 512 * 1024  # a topic takes 1 MiB by default, and a producer adds to it
 _ROW_BYTES = 4 + 8 + 4 + 4 + 8 + 8 + 2  # of a row: the six columns before the fields, and the bits that mark nulls
 _HEADER_BYTES = 4 + 4 + 1  # of a header: the lengths of its name and value, and the bits that mark nulls
-_NUMBER_BYTES = 8
+_NUMBER_BYTES = 8  # of a number in a field, which is a float64 or an int64
 _SHARE_FOR_ROWS = 0.75  # of the bytes that a message may have; the rest is left for the schema and the header
 
 
@@ -119,7 +119,7 @@ def _make_headers_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) 
 
 
 def _measure_fields(fields: Fields) -> NDArray[np.int64]:
-    """Return how many bytes the fields have in each row (n,)."""
+    """Return how many bytes the fields of each row take in a message (n,)."""
     n = len(next(iter(fields.values())))
     sizes = np.zeros(n, np.int64)
     for values in fields.values():

@@ -28,7 +28,7 @@ class TransformLog(MemberLog):
         match change.event:
             case ModelVersionFixed(version, pins) if pins:  # the setting model_version names this version
                 log.info("model version fixed", version=version, pins=pins)
-            case ModelVersionFixed(version):  # no pin keeps the store from deleting the version that is in use
+            case ModelVersionFixed(version):  # without a pin, the store may delete the version that is in use
                 log.warning("model version not pinned", version=version, remedy=f"streampca pin {version}")
 
     def log_end(self, state: MemberState) -> None:

@@ -132,7 +132,8 @@ class Transformer(MemberLoop):
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
-            self._timestamps.begin_next_try(error)  # replaces more timestamps from now on; raises if that cannot help
+            # The next tries replace more timestamps by the time of sending, the last try none. Raises if none can help.
+            self._timestamps.begin_next_try(error)
         # Brokers do not say which record they refused, so all records of the transaction are sent in the changed way.
         for partition, reached in self._positions_to_commit.items():
             self._resend_until[partition] = reached.position
@@ -152,12 +153,12 @@ class Transformer(MemberLoop):
                 self._release(partitions, lost=True)
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # writes the records of lower offsets first
-                self._require_same_topic()  # if the topic was created again, no records are lost
+                self._require_same_topic()  # raises if the topic was created again: then it has lost no records
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
         """Project a batch in a thread; the loop then writes its outputs."""
-        self._name_check.add(batch)  # to warn of names in the setting `field` under which no record has a number
+        self._name_check.add(batch)  # for a warning if a name in the setting `field` never has a number
         # The loop may replace these attributes before the thread projects.
         model = self._model.published
         limit = self._output_limit
@@ -246,21 +247,20 @@ class Transformer(MemberLoop):
         topic_id = self._outputs.source_topic_id
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._positions_to_commit.items()}
         self._transactions.commit(offsets)
-        self._end_resending_if_all_committed()
+        self._end_resending_if_all_committed()  # ends what `_adapt_to_refusal` has begun
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_resending_if_all_committed(self) -> None:
-        """If all records of refused transactions are committed now, stop replacing more timestamps than usual.
+        """If all records of refused transactions are committed now, replace only the usual timestamps again.
 
-        Brokers may have refused these records for their timestamps, so more timestamps were replaced when the records
-        were sent again.
+        After brokers have refused a transaction, its records are sent again with more of their timestamps replaced.
         """
         for partition, resend_until in list(self._resend_until.items()):
             reached = self._positions.get(partition)  # None: released, so another member commits the records
             if reached is None or reached.position >= resend_until:
                 del self._resend_until[partition]
         if not self._resend_until:
-            self._timestamps.forget_failed_tries()  # from now on, it replaces as few timestamps as usual
+            self._timestamps.forget_failed_tries()  # from now on, only the usual timestamps are replaced
 
     def _require_same_topic(self) -> None:
         """If the topic was deleted and created again, abort the transaction and raise `TransactionFailedError`.
@@ -295,7 +295,7 @@ class Transformer(MemberLoop):
         """Release partitions, and abort the open transaction, since it may hold records of them."""
         self._transactions.abort()
         self._report_end("aborted", "partitions lost" if lost else "partitions revoked")
-        self._assignment.release(partitions, lost=lost)
+        self._assignment.release(partitions, lost=lost)  # also removes them from `_positions`
         keeps_partitions = len(self._positions) > 0
         if keeps_partitions:
             # The aborted transaction may also hold records of the kept partitions: read them again.
@@ -308,7 +308,7 @@ class Transformer(MemberLoop):
             raise TimeoutError("the member stops")
 
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
-        """Yield the positions at which partitions continue, without partitions that the output topic lacks.
+        """Yield once: the positions at which partitions continue, without partitions that the output topic lacks.
 
         Raises `TimeoutError` if a retry can help. Each step may take long, so between steps, `TimeoutError` is also
         raised if the member is to stop.
@@ -323,8 +323,8 @@ class Transformer(MemberLoop):
         if has_earlier_partitions:
             self._require_same_topic()  # in a new topic, their positions mean other records
         else:
-            # The topic may be a new one of this name, to which the settings may not fit. So the member stops again if
-            # all first records are rejected.
+            # The topic may be a new one of this name, to which the settings may not fit. So, as after a start, the
+            # member ends if all first records are rejected.
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 

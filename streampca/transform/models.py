@@ -126,7 +126,7 @@ class CurrentModel:
             self._refuse_other_version(committed.version)
 
     def _refuse_other_version(self, earlier_version: int) -> None:
-        """Raise `InputError` unless the version in use is the version of the earlier outputs."""
+        """Raise `InputError` unless `fixed_version`, which the settings fix, is the version of the earlier outputs."""
         if earlier_version == self.fixed_version:
             return
         if self._pin_name:

@@ -23,8 +23,8 @@ class OutputLimit:
     def with_options(self, configs: Mapping[str, str]) -> "OutputLimit":
         """Return the limit after the options of the topic were read again.
 
-        A broker that refused a record may have lowered the limit below the options. This limit is kept until the
-        options change.
+        After a broker has refused a record, the limit may be lower than the options say. The lower limit is kept until
+        the options change.
         """
         by_options = float(configs.get(_LIMIT_OPTION, self.max_record_bytes_by_options))
         if by_options == self.max_record_bytes_by_options:

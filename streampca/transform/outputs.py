@@ -115,7 +115,7 @@ class Outputs:
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
             offsets=offsets,
-            timestamps=batch.timestamps,
+            timestamps=batch.timestamps,  # a batch has timestamps only of the records that hold vectors
         )
 
     def _copy_fields(self, batch: Vectors) -> Fields:

@@ -41,15 +41,15 @@ def read_position(committed: Committed) -> Position:
 
 
 def refuse_other_outputs(
-    topic: str, topic_id: str, committed: Mapping[int, Committed], check_metadata: Callable[[str], object]
+    input_topic: str, topic_id: str, committed: Mapping[int, Committed], check_metadata: Callable[[str], object]
 ) -> None:
-    """Raise if the metadata of the group's committed offsets show another topic, or outputs of another kind.
+    """Raise if the metadata of the group's committed offsets show another input topic, or outputs of another kind.
 
     `check_metadata(metadata)` raises `InputError` if the outputs do not fit the present model. `TopicReplacedError` is
-    raised if the group has read a deleted topic of this name.
+    raised if the group has read a deleted topic of this name, whose id was not `topic_id`.
     """
     remedy = "write to another output_topic with another transform_group_id"
     for partition, (_offset, metadata) in committed.items():
         check_metadata(metadata)
         where = f"in the committed offset of partition {partition}"
-        refuse_other_topic(topic, before=read_topic_id(metadata), now=topic_id, where=where, remedy=remedy)
+        refuse_other_topic(input_topic, before=read_topic_id(metadata), now=topic_id, where=where, remedy=remedy)

@@ -68,9 +68,10 @@ class RecordPacker:
         return zip(repeat(topic), repeat(projected.partition), values, projected.keys, headers, timestamps)
 
     def write_values(self, fields: Fields, vectors_per_record: NDArray[np.int64]) -> Sequence[bytes]:
-        """Return the value of each record: its row of the fields, which have a row for each vector.
+        """Return the value of each record; `fields` have a row for each vector.
 
-        A record with several vectors, or any record if `always_lists` is set, gets the list of its rows instead.
+        The value of a record with one vector is its row. The value of a record with several vectors, or of any record
+        if `always_lists` is set, is the list of its rows.
         """
         are_lists = (vectors_per_record > 1) | self._always_lists
         if not are_lists.any():

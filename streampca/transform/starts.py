@@ -127,7 +127,8 @@ class StartFinder:
     def _choose_start_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
-        Raises `SettingsError` if outputs could be written twice.
+        Without outputs, it begins at the earliest record. With outputs, it begins behind the last one if
+        `transform_start` is outputs. Otherwise, outputs could be written twice, so raises `SettingsError`.
         """
         if last_transformed.has_no_output:
             return _EARLIEST

@@ -119,7 +119,7 @@ class Checkpointer:
         self._is_restoring = False
         self._running_save: Future[SaveResult] | None = None
         self._publish_schedule = PublishSchedule()
-        # By partition: why models waited for it at the last publication. While one is missing, no model is published.
+        # By partition: why the last merge lacked it. A merge that lacks a partition is not published.
         self._why_missing_in_merge: Mapping[int, str] = {}
         self._missing_in_last_report: Collection[int] = set()  # partitions of the last event `PartitionsMissing`
 
@@ -138,8 +138,8 @@ class Checkpointer:
     def forget(self, partitions: Collection[int]) -> None:
         """Forget the folds of partitions that were revoked or lost."""
         self._assigned.forget(partitions)
-        # `MemberState` drops the problem "partitions missing" when partitions are released. Forget what was reported,
-        # so that the partitions that are still missing are reported again.
+        # When partitions are released, `MemberState` drops the problem "partitions missing". Some of the partitions may
+        # still be missing: forget the last report, so that they are reported again.
         self._why_missing_in_merge = {}
         self._missing_in_last_report = set()
 
@@ -153,7 +153,9 @@ class Checkpointer:
 
         `owned` are the restored partitions.
         """
-        if self._is_restoring:  # a publication would read all checkpoints once more
+        # The restorer is reading checkpoints now. A publication would read the same checkpoints again; once their folds
+        # are restored, it takes them from memory.
+        if self._is_restoring:
             return False
         unrestored = self._assigned.why_unrestored.keys()
         return self._publish_schedule.begin_if_due(

@@ -37,8 +37,9 @@ def refuse_other_store(checkpoints: Checkpoints, committed: Mapping[int, Committ
 def _describe_remedy(committed_id: str, *, is_perhaps_same_store: bool) -> str:
     """Return the end of the error "… this worker's store is another one", which says what to do.
 
-    `committed_id` is the id of the store that the group uses. If the store is perhaps the same, its file with this id
-    was deleted or replaced, and the user can write the id back.
+    `committed_id` is the id of the store that the group uses. This worker's store is perhaps the same if it has
+    checkpoints at the group's offsets: then its file with this id was deleted or replaced, and the user can write the
+    id back.
     """
     if is_perhaps_same_store:
         return (
@@ -182,7 +183,10 @@ class GroupStore:
         set_by_other_tools = comparison.offset_differences.set_by_other_tools
         ignored = {p: offset for p, offset in set_by_other_tools.items() if p in partitions}
         if ignored:
-            cause = "set by another tool: reading goes on from the checkpoints; use `streampca reset --to` to move it"
+            cause = (
+                "set by another tool: reading goes on from the checkpoints; to read from other offsets, use "
+                "`streampca reset --to`"
+            )
             log.warning("committed offsets ignored", offsets=ignored, cause=cause)
         self._own_identity = comparison.identity
         self._is_newly_assigned = True
@@ -196,7 +200,7 @@ class GroupStore:
         if self._own_identity is None:
             raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")
         self._source.commit(start_offsets, format_store_metadata(self._own_identity, is_start=True))
-        committed = self.read_committed()
+        committed = self.read_committed()  # may be without our offsets: `commit` raises nothing if it was refused
         # A worker marks the commit of a start in the metadata. A later commit of a checkpoint has no mark.
         return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 

@@ -121,7 +121,8 @@ class Worker(MemberLoop):
     def _handle(self, event: Event) -> None:
         """Learn records, take over or release partitions, or skip records that the log has lost."""
         if isinstance(event, Assigned | Revoked | Lost | OutOfRange):
-            # The running save must commit its offsets before the partitions are released.
+            # The running save must commit its offsets before partitions are released, restored, or moved past lost
+            # records.
             self._checkpointer.finish_save(wait=True)
         match event:
             case Records():
@@ -143,7 +144,7 @@ class Worker(MemberLoop):
 
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
-        self._name_check.add(batch)  # for a warning if no record has a number under a name in `field`
+        self._name_check.add(batch)  # for a warning if a name in the setting `field` never has a number
         partition = batch.partition
         current_fold = self._folds[partition]
         config = self._config.fold

@@ -177,8 +177,9 @@ class Restorer:
                 raise StoreError(f"the checkpoints of partition {partition} are gone since they were listed")
             return checkpoint
 
-        size_of_each = yield from self._run_in_thread(partial(stored.sizes, offsets))  # bytes, by partition
-        for loaded in self._run_for_each_partition(size_of_each, load):
+        # Bytes of each checkpoint, by partition: they limit how many are loaded at once.
+        sizes = yield from self._run_in_thread(partial(stored.sizes, offsets))
+        for loaded in self._run_for_each_partition(sizes, load):
             # `adopt_checkpoint` returns the fold, and raises if a checkpoint is of other settings or another topic.
             folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
             # A worker commits an offset after the checkpoint has reached the disk. Without such a commit, a power
@@ -190,7 +191,10 @@ class Restorer:
             yield folds
 
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
-        """Take the names of the dimensions from the last backfill, if there is one."""
+        """Take the names of the dimensions from the last backfill, if there is one.
+
+        Yields no folds: while a thread reads the backfill, it yields {}, so that the loop polls.
+        """
 
         def read_last_backfill() -> Checkpoint | None:
             backfills = find_backfills(stored)
@@ -207,8 +211,8 @@ class Restorer:
         """Begin new partitions, which have no checkpoint, and yield their empty folds.
 
         The setting `start` says at which offsets they begin. At most 64 partitions begin at a time, since the loop does
-        not poll meanwhile. Partitions that fail are noted in `self._failures`. If the start of one cannot be saved, the
-        later ones wait for the next attempt.
+        not poll while brokers are asked for their offsets. Partitions that fail are noted in `self._failures`. If the
+        start of one cannot be saved, the later ones wait for the next attempt.
         """
         try:
             newest_model = yield from self._run_in_thread(self._models.newest)
@@ -295,7 +299,8 @@ class Restorer:
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty.at(offset) for partition, offset in starts_of_group.items()}
         saved_folds = yield from self._save_folds(folds, comparison.stored)
-        self._log_begun(saved_folds, starts, comparison.offset_differences.committed_starts)
+        committed_by_earlier_owners = comparison.offset_differences.committed_starts
+        self._log_begun(saved_folds, wanted_starts=starts, committed_starts=committed_by_earlier_owners)
         # 3. Commit the same offsets again. The metadata now say that each is the offset of a saved checkpoint, and not
         # only a start.
         self._group_store.commit({partition: fold.position for partition, fold in saved_folds.items()})
@@ -306,12 +311,13 @@ class Restorer:
     ) -> None:
         """Log where each partition begins, and whether an owner's commit or the setting `start` has decided this.
 
-        `wanted_starts` are the offsets that this worker has tried to commit; `committed_starts` are those that were
-        committed before.
+        `committed_starts` are the starts that earlier owners had committed. `wanted_starts` are the offsets that this
+        worker has tried to commit then: the same starts, and for the other partitions its own choice.
         """
         for partition, fold in folds.items():
             was_committed_before = partition in committed_starts
-            other_owner_was_first = fold.position != wanted_starts[partition]  # the group has kept its commit, not ours
+            # If another owner has committed a start in the meantime, the group has kept the other owner's start.
+            other_owner_was_first = fold.position != wanted_starts[partition]
             origin = "committed" if was_committed_before or other_owner_was_first else self._start
             log.info("partition begun", partition=partition, offset=fold.position, start=origin)
 

@@ -65,4 +65,4 @@ def _find_starts_after(backfill: Checkpoint, partitions: Collection[int], source
         return {}
     if isinstance(end, int):  # milliseconds since 1970
         return source.offsets_at(partitions, end)
-    return end
+    return end  # by partition, the first offset that the backfill has not learned

@@ -76,7 +76,9 @@ class CheckpointWriter:
             saved = self._save(stored, checkpoints, result)
             if publish:
                 self._publish(stored, [*saved_before, *saved], result)
-        except StoreError as error:  # the store could not be listed or compared, so nothing was written
+        except StoreError as error:
+            # The store could not be listed or compared, so nothing was written. `_save` and `_publish` raise no
+            # `StoreError`: they note failed writes in the result themselves.
             if checkpoints:
                 result.events.append(CheckpointPostponed(str(error)))
             if publish:

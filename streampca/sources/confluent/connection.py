@@ -99,7 +99,7 @@ class ConfluentConnection(ClientConnection):
     def log_outages(self) -> None:
         """Log outages. To notice them, ask the cluster for the topic once a second, without waiting for the answer."""
         self._replace_admin_client_if_unanswered()
-        self._handle_errors()
+        self._poll_client_errors()
         self._take_background_answer()
         if self._background_request is None and time.monotonic() >= self._next_request_at:
             self._next_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
@@ -176,7 +176,7 @@ class ConfluentConnection(ClientConnection):
         """Send a request for the topic, and do not wait for the answer."""
         requests = self._admin.describe_topics(
             TopicCollection([self._topic]),
-            include_authorized_operations=True,
+            include_authorized_operations=True,  # they tell whether this user may write to the topic
             request_timeout=max(timeout_s, 0.1),
         )
         return requests[self._topic]
@@ -192,14 +192,14 @@ class ConfluentConnection(ClientConnection):
         has_ended = False
         while not has_ended:
             has_ended = bool(wait([request], _CHECK_S).done)
-            permanent_error = self._handle_errors()
+            permanent_error = self._poll_client_errors()
             if permanent_error is not None:
                 raise self.source_error(permanent_error)
         try:
             return self._read_description(request)
         except KafkaException as exception:
             self._raise_if_permanent(exception.args[0])
-            # For `_explain_timeout`: are all brokers away, or only the broker that was asked?
+            # `_explain_timeout` says whether all brokers are away, or only the broker that was asked.
             self._has_any_broker_answered = self._does_any_broker_answer()
             raise TimeoutError from None
 
@@ -257,7 +257,7 @@ class ConfluentConnection(ClientConnection):
             is_writable=not operations or AclOperation.WRITE in operations,
         )
 
-    def _handle_errors(self) -> KafkaError | None:
+    def _poll_client_errors(self) -> KafkaError | None:
         """Note the errors that the admin client has reported. Return the last one that waiting cannot fix."""
         self._admin.poll(0)  # adds new errors to `_errors`
         permanent_error = None

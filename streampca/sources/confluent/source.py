@@ -88,7 +88,8 @@ class ConfluentSource(ClientSource):
 
     def _update_membership(self) -> None:
         """Join the group, if this is the first poll; end a revocation; join again if nobody reads the topic."""
-        # A consumer joins in its first poll: during a rebalance, the group waits until each member polls.
+        # A consumer joins in its first poll, not when it is created: a member that does not poll yet would hold up the
+        # group's rebalance.
         if self._group and not self._has_subscribed:
             self._subscribe()
         if self._is_revoking:  # the caller polls again, so it has handled the event `Revoked` of the last poll

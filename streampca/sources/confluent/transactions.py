@@ -58,8 +58,8 @@ class ConfluentTransactions(ClientTransactions):
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            # If `batch_bytes` has shrunk to 0, each record must be alone in its batch. librdkafka refuses 0, but with
-            # 1, each record is alone, too.
+            # `batch_bytes` is lowered after brokers have refused a batch as too large. At 0, each record must be alone
+            # in its batch. librdkafka refuses 0, but with 1, each record is alone, too.
             "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients
@@ -109,7 +109,7 @@ class ConfluentTransactions(ClientTransactions):
 
     def _close_producer(self, producer: Producer) -> None:
         """Close the producer: take its last reports of refused records, and drop the records that are not sent."""
-        if self._is_transaction_open:
+        if self._is_transaction_open:  # otherwise no report is needed, and `poll` would only log errors again
             with contextlib.suppress(KafkaException):  # another producer may have fenced this one
                 producer.poll(0)  # calls `_on_delivery` for each refused record
         producer.purge()  # drops the records that are not sent
@@ -141,7 +141,8 @@ class ConfluentProducer(ClientProducer):
         # A dead letter is first sent with the time of sending. If brokers refuse this timestamp, the letter waits here
         # to be sent again with another timestamp.
         self._letters_to_resend: list[ProducedRecord] = []
-        self._replace_after_s = REPLACE_CLIENT_AFTER_S  # longest wait for an acknowledgement from one producer
+        # If brokers have not acknowledged any record for this long, a new producer replaces this one.
+        self._replace_after_s = REPLACE_CLIENT_AFTER_S
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {

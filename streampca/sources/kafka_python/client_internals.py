@@ -57,7 +57,8 @@ def next_fetch_offset(consumer: KafkaConsumer, partition: TopicPartition) -> int
 def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> None:
     """Drop the records of a partition that were fetched before it was paused.
 
-    Fault of kafka-python: while it holds such records, it fetches no other resumed partition.
+    Fault of kafka-python: if several partitions with such records are resumed, it returns the records of one of them,
+    and then reads nothing of the others.
     """
     consumer._fetcher._paused_partition_records.pop(partition, None)
 
@@ -65,7 +66,8 @@ def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> N
 def close_producer(producer: KafkaProducer, timeout_s: float) -> None:
     """Close the producer without sending what is left, within about twice `timeout_s`.
 
-    Fault of kafka-python: `close` waits for the records that were not sent yet.
+    Fault of kafka-python: `close` waits up to `timeout_s` for the records that were not sent yet, and then as long for
+    its thread.
     """
     producer._sender.force_close()
     with contextlib.suppress(errors.KafkaTimeoutError):  # its thread will end later

@@ -100,7 +100,7 @@ class KafkaPythonConnection(ClientConnection):
         return client
 
     def connect(self, client_class: Any, **more_options: Any) -> Any:
-        """Create a client of kafka-python, for a topic that need not exist. Raises `SourceError`."""
+        """Create a client of kafka-python. The topic is not checked, and need not exist. Raises `SourceError`."""
         try:
             options = connection_options(self._settings)
             known_options = {name: value for name, value in options.items() if name in client_class.DEFAULT_CONFIG}
@@ -124,8 +124,8 @@ class KafkaPythonConnection(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
         """Ask a broker for the topic, from any thread."""
         has_ended = threading.Event()
-        # A thread of the client runs its event loop, and sends the request. We do not call `_manager.run`: with a
-        # producer, it would run this event loop in our thread, while the thread of the client runs it, too.
+        # A thread of the client runs its event loop, and sends the request. We do not call `_manager.run`: if the
+        # client is a producer, it would run the same event loop in our thread at the same time.
         request = self._manager.call_soon(self._request_topic, timeout_s)
         request.add_both(lambda _: has_ended.set())
         is_in_time = has_ended.wait(timeout_s + 1)  # the request itself ends after `timeout_s`
@@ -155,7 +155,9 @@ class KafkaPythonConnection(ClientConnection):
         """Ask a broker for the topic, and return its part of the answer. Runs in the client's event loop."""
         topic = MetadataRequest.MetadataRequestTopic(name=self._topic)
         request = MetadataRequest(
-            topics=[topic], allow_auto_topic_creation=False, include_topic_authorized_operations=True
+            topics=[topic],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,  # they tell whether this user may write to the topic
         )
         sent = self._manager.send(request)
         answer = await self._manager.wait_for(sent, timeout_s * 1000)

@@ -26,10 +26,10 @@ class PatchedCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     _kept_generation: Any = None  # the group's generation of this assignment
 
     async def _do_join_and_sync_async(self) -> Any:
-        """Join the group, and return the assignment of the group's new generation.
+        """Join the group, but only once in a generation, and return the assignment of the generation.
 
-        If an assignment arrives between two polls, the client drops it, and calls this again for the same generation.
-        Then return the kept assignment, since joining again would begin another rebalance.
+        If an assignment arrives between two polls, the client drops it, and calls this again. Then return the kept
+        assignment: joining again would begin another rebalance.
         """
         is_kept = self._kept_assignment is not None and self._kept_generation is self._generation
         if not is_kept:

@@ -57,7 +57,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._revoked: set[TopicPartition] = set()  # partitions with an event `Revoked` in the current rebalance
         self._is_static_member = settings.group_instance_id is not None
         self._partitions_before: frozenset[int] = frozenset()  # all partitions of the topic, at the last poll
-        # Our listener raises `_SuspendError` to suspend a rebalance. The client would log this error as a failure.
+        # Our listener raises `_SuspendError` to end the client's poll, so that the worker can handle a rebalance before
+        # it proceeds. The client would log this error as a failure.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspend_error)
         if settings.group:
             self._consumer.subscribe([settings.topic], listener=self)
@@ -215,7 +216,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         2. Our poll ends and returns the event, which the worker handles.
         3. Our next poll lets the client call this again. No partition is newly revoked, so the rebalance proceeds.
         """
-        # Our error ends the client's poll, and the client may then forget the rebalance: ask for it again.
+        # If `_SuspendError` is raised below, it ends the client's poll, and the client may forget the rebalance. So ask
+        # for the rebalance again; in the second call, this changes nothing.
         client_internals.rejoin_group(self._consumer)
         newly_revoked = set(revoked) - self._revoked
         self._revoked |= newly_revoked

@@ -121,7 +121,8 @@ class KafkaPythonProducer(ClientProducer):
         code = getattr(error, "errno", None)  # Kafka's code
         letter_to_resend = self._replace_refused_timestamp(refused, code)
         if letter_to_resend is None:
-            raise self._connection.source_error(error, lacks_key=refused.key is None) from None
+            lacks_key = refused.key is None  # a compacted topic refuses such a record, and the error must say so
+            raise self._connection.source_error(error, lacks_key=lacks_key) from None
         self._produce(letter_to_resend)
 
     def close(self) -> None:
