@@ -153,20 +153,18 @@ def _find_values_of_field(field_paths: Sequence[Path], row: Any, options: FileOp
     lacks all columns, or if no column matches a pattern: a pattern does not say which dimensions are missing.
     """
     value_by_path: dict[Path, Any] = {}
-    missing_count = 0
+    error_by_path: dict[Path, InputError] = {}  # of the paths without a column
     for field_path in field_paths:
         try:
             value_by_path |= _expand(field_path, row, file)
         except InputError as error:
-            missing_count += 1
-            are_all_missing = missing_count == len(field_paths)
-            is_pattern = any(map(_has_wildcards, field_path))
-            is_gap = options.impute and not is_pattern and not are_all_missing
-            if not is_gap:
-                # `NULL_HINT` suggests missing=impute. If the only column is missing, imputing would not help.
-                impute_hint = NULL_HINT if len(field_paths) > 1 else ""
-                raise InputError(f"{error}{impute_hint}") from None
+            error_by_path[field_path] = error
             value_by_path[field_path] = None
+    pattern_errors = [error for path, error in error_by_path.items() if any(map(_has_wildcards, path))]
+    can_impute = not pattern_errors and len(error_by_path) < len(field_paths)
+    if error_by_path and not (options.impute and can_impute):
+        first_error, *_ = pattern_errors or error_by_path.values()
+        raise InputError(f"{first_error}{NULL_HINT if can_impute else ''}")
     return value_by_path
 
 
