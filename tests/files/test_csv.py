@@ -221,6 +221,21 @@ def test_any_encoding_is_read_by_its_mark_or_by_the_hint(tmp_path: Path, encodin
     assert vectors_of(rows) == [[i, i / 8] for i in range(30_000)]
 
 
+@pytest.mark.parametrize(
+    ("field", "helps"), [("t,p", True), ("p,t", True), ("p,q", False), ("p", False), ("t,x*", False), ("p,t,x*", False)]
+)
+def test_imputing_is_proposed_for_a_missing_column_only_where_it_helps(tmp_path: Path, field: str, helps: bool) -> None:
+    text = "t,h\n1,2\n3,4\n"
+    error = read_error(tmp_path, text, FileOptions(field))
+    assert ("missing=impute" in error) == helps
+    if helps:
+        rows = write_and_open(tmp_path, text, FileOptions(field, impute=True))
+        assert rows.names == field.split(",")
+        assert np.isnan(vectors_of(rows)).any(axis=0).tolist() == [name == "p" for name in rows.names]
+    else:
+        assert read_error(tmp_path, text, FileOptions(field, impute=True)) == error
+
+
 def test_text_with_the_mark_of_an_encoding_is_not_called_text_of_another(tmp_path: Path) -> None:
     path = tmp_path / "v.csv"
     path.write_bytes("x,y\n1,2\n".encode("utf-16")[:-1])
