@@ -173,17 +173,18 @@ def restore_state(
     `covariance_or_axes` is from `compute_covariance_or_axes`. A worker's model does not save it: then the covariance is
     estimated from the model's axes and noise.
 
-    `known_shares` has, for each entry (d,), the share of the weight for which the entry has been known. If the state
-    keeps Σ, `known_shares` has such a share for each pair of entries instead, as a packed triangle like Σ. None means
-    that all shares are 1.
+    `known_shares` are the shares of the weight for which entries have been known: of each entry, (d,), if the state
+    does not keep Σ, and of each pair of entries, as a packed triangle like Σ, if the state keeps Σ. None means that all
+    shares are 1.
     """
     d = model.dimensions
     is_seen = np.ones(d, np.bool_) if model.seen is None else model.seen  # entries observed in some message
     is_worker_model = covariance_or_axes is None
     if is_worker_model and model.seen is not None:
         # A worker's model does not save `known_shares`, so the shares are 1 for observed entries, and 0 for all others.
-        shares_of_entries = is_seen.astype(np.float64)
-        known_shares = find_smaller_of_each_pair(shares_of_entries) if config.keeps_covariance else shares_of_entries
+        known_shares = is_seen.astype(np.float64)
+        if config.keeps_covariance:  # a pair of entries is known if both entries are
+            known_shares = find_smaller_of_each_pair(known_shares)
     state = State(
         C=np.zeros((d, 0)),
         mean=model.mean.astype(np.float64),

@@ -136,9 +136,9 @@ def _add_complete_block(
     by D (d,): 1/standard deviation of each entry before the block. In other streams, D is 1. Σ is a packed triangle in
     the units of the data.
 
-    `state` is the state after the block, except for Σ: its Σ is still `covariance_before`, or None before the first
-    block. Returns this state with the next Σ, and the next Σ as a square (d, d), multiplied by the next D from left and
-    right.
+    `covariance_before` is Σ before the block: zeros before the first block. `state` is the state after the block, but
+    its Σ is from before the block, and is not used. Returns this state with the next Σ, and the next Σ as a square
+    (d, d), multiplied by the next D from left and right.
     """
     past = prepared.weights.past
     D = prepared.D
@@ -170,7 +170,7 @@ def _update_without_covariance(
     4. Find the leading axes of A, exactly or by Nyström's method. With s added to their variances, they are the next
        [C | F].
     """
-    variance_outside = _write_past_rows(rows, prepared)  # 1.
+    variance_outside = _write_past_rows(rows, prepared)  # 1. above the rows of the block, which are in `rows` already
     state = _update_entries(state, prepared, learned, config)  # 2.
     to_next_units: Array | float = 1.0  # a factor of each column of A
     if prepared.scale is not None:  # 3.
@@ -213,7 +213,7 @@ def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockR
     updates the means, the known shares and the variances. Otherwise only a standardised stream needs this step, for the
     variances:
 
-        next variance = past · variance + (sum of c y²) / D²
+        next variances = past · variances_before + squares / D²        squares = sum of c y²
 
     `past` is the share of the weight of the messages before the block, and c the share of a message y of the block. y
     was multiplied by D, 1/standard deviation of each entry. Dividing by D² converts to the units of the data.
@@ -224,5 +224,5 @@ def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockR
     if not is_standardised:
         return state
     squares = scaling.sum_squares(learned.Y)  # sum of c y²: the rows of `learned.Y` are √c y
-    variances_before = state.entry_variances
+    variances_before = state.entry_variances  # `state.variances`, or zeros before the first block
     return replace(state, variances=prepared.weights.past * variances_before + squares / prepared.D**2)

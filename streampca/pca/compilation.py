@@ -20,8 +20,8 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
 
     `on_compile` is called once if numba compiles.
     """
-    first_block_size = _MESSAGES // 2  # the second block has the other messages, and needs code that the first does not
-    small = replace(config, dimensions=3, components=2, warm_up=first_block_size)
+    # `warm_up` messages are the first block. The remaining messages are the second, which needs code of its own.
+    small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:
         small = replace(small, factor=True)  # `factor`: never keep Σ, which a state of 3 dimensions otherwise keeps
     V = np.random.default_rng(0).standard_normal((_MESSAGES, 3))

@@ -58,8 +58,8 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
         earlier_axes = np.linalg.qr(earlier_axes * to_newest_units[:, None])[0]
-    # `floored_variance` is larger than the variance of an axis only if rounding may cause this variance. Such an axis
-    # is left out, since its angle means nothing.
+    # An axis with less variance than `floored_variance` may be only rounding. It is left out, because its angle means
+    # nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     axes_above_rounding = newest_axes[:, is_above_rounding]
     # New messages have less variance along the newest axes than the messages from which these axes were learned. This

@@ -29,17 +29,15 @@ def add_block_with_gaps(
     Returns the state after the block, and its Σ as a square. D (d,) is 1/standard deviation of each entry before the
     block, or 1 if the stream is not standardised. Units:
 
-        Σ in a state, packed               of the data
-        changes, and variances (d,)        of the data times D
-        the square Σ (d, d)                of the data times the next D, on both sides
+        packed Σ: `covariance_before` and `covariance`       of the data
+        `product`, changes, and variances (d,)               of the data times D
+        `standardised_square`, the next Σ (d, d)             of the data times the next D, on both sides
     """
     D = prepared.D
     product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # sum of c yyᵀ, for messages y of weight c
     step = compute_entry_step(prepared, learned)  # the shown changes of single entries
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
-    # Sum of c y². The messages y are centred on the mean of the filled messages, which moves by `filled_mean_change`.
-    # With the square of this change added, the sum is about the mean before the block.
-    row_squares = product.diagonal() + np.square(step.filled_mean_change)
+    row_squares = step.about_mean_before(product.diagonal())  # weighted sums of squares of the filled messages, (d,)
     prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
     eta = prepared.eta  # share of the block in the weight
@@ -54,7 +52,8 @@ def add_block_with_gaps(
     )
     next_D = D
     if prepared.scale is not None:
-        after, next_D = scaling.rescale(after, variance / D**2)  # the variances of the data
+        variance_of_data = variance / D**2
+        after, next_D = scaling.rescale(after, variance_of_data)
     standardised_square = np.empty((config.dimensions, config.dimensions), config.dtype)
     covariance = pairs.add_changes(
         covariance_before=covariance_before,
@@ -128,8 +127,10 @@ def _compute_shown_changes(
     A message shows an entry if the entry is not missing. Changes of entries that no message shows are predicted later.
 
     The changes are computed from `product` (d, d), which is the sum of c yyᵀ over the messages y with the weights c.
-    Each y is clipped, its missing entries are filled, and the mean is subtracted. Within the block, the mean moves by
-    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block, as a packed lower triangle.
+    Each y is clipped, its missing entries are filled, the mean is subtracted, and the entries are multiplied by D:
+    1/standard deviation of each entry, or 1 if the stream is not standardised. Within the block, the mean moves by
+    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block in the units of the data, as a packed
+    lower triangle.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -149,7 +150,8 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.filled_mean_change,
-        # Sums of products of what C predicts for each entry, and of the residuals, to separate both in `product`.
+        # `product` mixes the fits, which C predicts for all entries, with the residuals of shown entries. The sums in
+        # `fits` separate them: residuals are averaged over fewer messages. `kept_share` is what clipping has left.
         fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
@@ -163,7 +165,8 @@ def _compute_shown_changes(
 def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
     """Sum products of the filled messages with their coordinates x (K,): Σc f xᵀ and Σc (r/√q) xᵀ, (d, K) each.
 
-    Here Σ is a sum over the messages. Residuals were divided by √q when missing entries were filled (missing.py).
+    Here Σ is a sum over the messages. When missing entries were filled (missing.py), residuals were divided by √q, so
+    that an entry varies as much as if all messages had it.
 
         filled message v = m + f + r/√q        f = Cx
 
@@ -171,7 +174,7 @@ def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
         m     the mean, (d,)
         f     the fit, (d,): what the observed entries of the message predict for all entries
         r     the residual, (d,): observed entry − m − f; 0 where the entry is missing
-        q     (d,): share of the messages that have the entry
+        q     (d,): share of the messages that have the entry, at least 0.1
 
     If a message is clipped, only the share `kept_share` (n,) of v − m is left, and the same share of x, f and r.
     """

@@ -72,7 +72,7 @@ def predict_changes(
     C = coordinate_changes.C
     change_with_x = coordinate_changes.covariances_with_x
     was_clipped = (learned.kept_share < 1).any()
-    if was_clipped:  # the messages had outliers, which predictions from other entries must not restore
+    if was_clipped:  # a prediction could give dead sensors the variance that outliers had before clipping
         is_dead = is_predicted & (step.replaced_share <= 0)
         change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, row_squares)
     return pairs.PredictedChanges(
@@ -84,7 +84,7 @@ def predict_changes(
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return changes in which none of the d entries is predicted: all are zeros."""
+    """Return the predicted changes of d entries if no entry can be predicted: all are zeros."""
     zeros = np.zeros((d, 1))  # the number of coordinates does not matter, so there is one
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
@@ -104,9 +104,9 @@ def _find_limiting_factors(changes: _CoordinateChanges) -> tuple[float, float]:
     """Return two factors, at most 1, which limit predicted changes: one for means, one for covariances.
 
     Changes are predicted from the coordinates x (K,) of messages on the axes C, whose mean square is about 1. x is
-    computed only from the ordinary entries, which the block has, and which have been known for most of the weight. If
-    these entries hardly vary, a small deviation gives a huge x. So changes are limited to those of coordinates with a
-    mean square of 30.
+    computed from the ordinary entries alone, because the block does not have the predicted entries, or they began late.
+    If the ordinary entries hardly vary, a small deviation gives a huge x. So changes are limited to those of
+    coordinates with a mean square of 30.
     """
     largest_square = _LARGEST_MEAN_SQUARE * len(changes.mean)  # of all K coordinates together
     square_of_mean = float(changes.mean @ changes.mean)
@@ -169,8 +169,8 @@ def _predict_coordinates(
 def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
-    x (K,) are the coordinates of a message on the axes C (d, K), and `change_with_x` (d, K) is the predicted change of
-    the covariance of each entry with x. Returns this change, scaled down.
+    x (K,) are the coordinates of a message on the axes C (d, K). Row i of `change_with_x` (d, K) is the predicted
+    change of the covariance of entry i with x. Returns `change_with_x`, scaled down.
 
     All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. A message with
     an outlier was clipped. Without a limit, the prediction could give dead sensors the variance that the outlier had

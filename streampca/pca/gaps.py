@@ -50,17 +50,26 @@ class EntryStep(NamedTuple):
     known: F64  # diag(N′): share of the weight for which each entry is known after the block
     mean_change: F64  # δ: how far each mean moves
 
+    def about_mean_before(self, squares: F64) -> F64:
+        """Convert Σc y², from centred messages y, to Σc (v − m₀)², about the mean before the block, (d,) each.
+
+            y = √(1−a) (v − m)        Σc (v − m₀)² = Σc y² + (m₁ − m₀)²
+
+        Within the block, the mean m of the filled messages v moves from m₀ to m₁, by `filled_mean_change`.
+        """
+        return squares + np.square(self.filled_mean_change)
+
 
 def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntryStep:
     """Compute how a block changes the mean of each entry, and which share E of the entry's moments the block replaces.
 
     In an entry, each message has a predicted value, the fit f. If the message has the entry, it also has a residual r,
     the difference from the fit. All weights are shares of the weight after the block: c of a message, η of the block,
-    and n of the block's messages that have the entry. q is n/η, but at least 0.1; filled messages have r/√q in place of
-    r (missing.py).
+    and n of the block's messages that have the entry. q is n/η, but at least 0.1. Filled messages have r/√q in place of
+    r, so that the entry varies as much as if all messages had it (missing.py).
 
-    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block. To find Σc r, Σc r/√q
-       is multiplied by √q (`root_q`).
+    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block. A mean needs r, not
+       r/√q, so the sum Σc r/√q of the filled messages is multiplied by √q (`root_q`).
     2. E = g/N′. g is the weight with which the block counts for the entry, and N′ is the weight for which the entry is
        known after the block (`_compute_entry_weights`).
     3. δ = Eμ, the change of the mean.
@@ -114,10 +123,11 @@ def _compute_entry_weights(observed_weight: F64, known_weight_before: F64, eta: 
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     """Sum the fits f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    A message has a fit in every entry: the value that its observed entries predict. The sum is only needed to separate
-    the fits from the residuals, which may be averaged over fewer messages. So it is taken as 0 in two cases:
+    A message has a fit in every entry: the value that its observed entries predict. The block's mean of an entry is the
+    mean of the fits of all messages, plus the mean of the residuals of the messages that have the entry. The sum is
+    needed to separate the two. It is taken as 0 in two cases:
 
-    - No message lacks an entry: fits and residuals are averaged over the same messages.
+    - No message lacks an entry: both means are over all messages, so fits and residuals need not be separated.
     - Means are not learned: no mean may change.
     """
     filled = prepared.filled  # None if all messages are complete
@@ -147,11 +157,8 @@ def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockRe
     if not is_standardised:  # only a standardised stream needs the variances of entries
         return state
     D_squared = prepared.D**2
-    # The rows of `learned.Y` are √c y, where y is centred on the mean of the filled messages. Within the block, this
-    # mean moves by `filled_mean_change`.
-    squares_about_moving_mean = sum_squares(learned.Y)  # Σc y²
-    squares_about_mean_before = squares_about_moving_mean + np.square(step.filled_mean_change)
-    mean_square = squares_about_mean_before / prepared.eta  # s; η is the sum of the weights c
+    squares = sum_squares(learned.Y)  # Σc y²: the rows of `learned.Y` are √c y
+    mean_square = step.about_mean_before(squares) / prepared.eta  # s; η is the sum of the weights c
     variances_before = state.entry_variances  # σ²/D²
     change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)
     return replace(state, variances=np.maximum(variances_before + change / D_squared, 0.0))

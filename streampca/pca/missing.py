@@ -151,12 +151,12 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
         if are_all_constant:
             # The values are the means. Computed means may be off by rounding, and all later values would be outliers.
             return _build_mean_predictor(constant_values)
-    seen_dimensions = int((~missing).any(axis=0).sum())
+    seen_dimensions = int((~missing).any(axis=0).sum())  # number of entries that some message has
     mean = compute_observed_mean(V) if center else np.zeros(d)
     predictor = _start_em(V - mean, mean, missing, components)
-    unchanged = np.ones(d)  # `fill` moves an observed entry away from its prediction, unless `root_q` is 1
+    root_q = np.ones(d)  # `fill` divides the residuals of observed entries by this: with 1, the entries do not change
     for _ in range(EM_ITERATIONS):
-        filled, _ = filling.fill(V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=unchanged)
+        filled, _ = filling.fill(V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=root_q)
         if center:
             mean = filled.mean(axis=0, dtype=np.float64)
         predictor = _fit_to_filled(filled, mean, components, seen_dimensions)
@@ -164,9 +164,12 @@ def _fit_by_em(V: Array, missing: NDArray[np.bool_], components: int, center: bo
 
 
 def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: int) -> Predictor:
-    """Make the predictor of missing entries from messages that were filled, (n, d), by their covariance YᵀY."""
+    """Make the predictor of missing entries from messages that were filled, (n, d), by their covariance YᵀY.
+
+    `seen_dimensions` is the number of entries that some message has.
+    """
     Y = (filled - mean) / np.sqrt(len(filled))
-    # Up to `components` axes are kept, except axes whose variance is only rounding.
+    # Up to `components` axes are kept, except axes whose variance is only rounding. None is left out for being small.
     limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
     C = ritz.decompose_rows(Y, limits)  # the axes of YᵀY, times their standard deviations
     variance = np.vecdot(C.T, C.T)  # the squared length of each column
@@ -199,7 +202,8 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     """Fill in the covariances, in the matrix S (d, d), of the pairs of entries that never occurred in one message.
 
     `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries whose rows of `is_known`
-    are equal form a group. So between two groups, either all covariances are known or none. If none is known, all are
+    are equal form a group. Because `is_known` is symmetric, its columns are equal, too, so its value for a pair depends
+    only on the two groups: between two groups, either all covariances are known or none. If none is known, all are
     filled in at once.
     """
     seen = np.flatnonzero(is_known.diagonal())  # entries that occurred in some message

@@ -110,8 +110,8 @@ def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     mantissa = 2 * half_mantissa  # value = mantissa · 2^(exponent − 1), mantissa from 1 to below 2
     octave = exponent - 1 - _LOWEST  # 0 is the lowest octave
     bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1  # the last bin with an end ≤ mantissa
-    # The upper limit of the histogram begins the bin after the last one. It goes into the last bin, with the fraction
-    # 1.
+    # A value at the upper limit of the histogram would begin one more octave, with the mantissa 1. `minimum` puts it
+    # into the last bin, and the returned fraction is 1.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + bin_in_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)
     lower_end = edges[bin_in_octave]

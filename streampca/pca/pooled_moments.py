@@ -100,12 +100,14 @@ def _compute_added_shares(before: State, added: State, past_weight: float, new_w
 
 
 def _compute_pair_fractions(state: State) -> F64 | None:
-    """Compute with which fraction of the state's weight each pair of entries counts in a pool, packed.
+    """Compute which fraction of a state's weight counts for each pair of entries when states are averaged, packed.
 
-    This is the share of the weight for which both entries have been known, but at most the fraction of the rarer entry
-    (`_compute_entry_fractions`). If no message has both entries, but their covariance was estimated, the fraction is
-    almost 0. Returns None if all fractions are 1. If the state does not keep Σ, returns the fractions of single
-    entries, (d,).
+    1. Only the weight for which both entries have been known counts.
+    2. If few messages have an entry, most of its values were filled in by prediction. So an entry has a fraction, too
+       (`_compute_entry_fractions`), and a pair has at most the smaller fraction of its two entries.
+    3. If no message has both entries, but their covariance was estimated, the fraction is almost 0.
+
+    Returns None if all fractions are 1. If the state does not keep Σ, returns the fractions of single entries, (d,).
     """
     entry_fractions = _compute_entry_fractions(state)
     if state.known is None and entry_fractions.min() >= 1:
@@ -123,7 +125,7 @@ def _compute_pair_fractions(state: State) -> F64 | None:
 
 
 def _compute_entry_fractions(state: State) -> F64:
-    """Compute with which fraction of the state's weight each entry counts in a pool, (d,).
+    """Compute which fraction of a state's weight counts for each entry when states are averaged, (d,).
 
     This is the share of the weight for which the entry has been known, from the first message that has the entry
     (`State.known_shares`). But if few messages have the entry, most of its values were filled in by prediction, so the

@@ -53,7 +53,8 @@ class PooledRows(NamedTuple):
 
             √past_share · R₁        √new_share · R₂        b
 
-        The variance in all directions, which the rows do not hold, is pooled as a number (`variance_outside`).
+        The rows do not hold the variance that is taken as equal in all directions: it is pooled as a number
+        (`variance_outside`).
         """
         added = PooledRows.of(state).in_units_of(self.scale)
         # b in the units of the rows, which are standardised if there is a scale

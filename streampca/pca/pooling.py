@@ -33,14 +33,16 @@ class PooledCovariance:
     def __init__(self, columns: int, uncompressed_rows: int = 0) -> None:
         """Prepare to pool states that have up to `columns` axes each.
 
-        If the states do not keep Σ, the pooled covariance is RᵀR plus a variance in all directions. R has a row for
-        each axis of each state, and for each difference between means. Too many rows are replaced by their leading
-        axes, but never if R has up to `uncompressed_rows` rows.
+        - If the states keep Σ, Σ is pooled in `_moments`. `_rows` is only used for its scale.
+        - Otherwise the pooled covariance is RᵀR plus a variance in all directions. R is held in `_rows`, with a row for
+          each axis of each state, and for each difference between means. Too many rows are replaced by their leading
+          axes, but never if R has up to `uncompressed_rows` rows.
         """
-        self._axes_kept = max(columns, BASE_F_COLUMNS_WITHOUT_COVARIANCE)  # number of axes that replace the rows
+        # How many axes replace the rows: also with few columns, as many as a state without Σ has in F.
+        self._axes_kept = max(columns, BASE_F_COLUMNS_WITHOUT_COVARIANCE)
         self._row_limit = max(2 * self._axes_kept, uncompressed_rows)
-        self._moments = State.empty(0)  # the pooled moments; its axes and its scale are not used
-        self._rows = PooledRows.of(self._moments)  # R; if the states keep Σ, only its scale is used
+        self._moments = State.empty(0)  # means, counts, variances and Σ; its axes and its scale are not used
+        self._rows = PooledRows.of(self._moments)
         self._holds_several_states = False
 
     @property
@@ -96,8 +98,8 @@ class PooledCovariance:
         moments = self._moments
         if self._holds_several_states:
             moments = _complete_covariance(moments)
-        state_with_columns = self._add_scale_and_axes(moments, most_axes=columns)
-        state = axes.decompose(state_with_columns, columns)  # if the states keep Σ, computes the axes from the pooled Σ
+        state = self._add_scale_and_axes(moments, most_axes=columns)  # adds axes only if the states do not keep Σ
+        state = axes.decompose(state, columns)  # if the states keep Σ, computes the axes from the pooled Σ
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
@@ -123,9 +125,9 @@ class PooledCovariance:
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
     """Pool the states of groups, each with up to `columns` axes. A group has some of the streams.
 
-    jackknife.py takes differences between such pools for sampling errors. If many rows were replaced by their leading
-    axes, the error of this replacement would count as a sampling error, too. So up to `MOST_SVD_ROWS` rows are not
-    replaced.
+    If the states do not keep Σ, a pool holds their axes as rows. jackknife.py takes differences between such pools for
+    sampling errors. If many rows were replaced by their leading axes, the error of this replacement would count as a
+    sampling error, too. So up to `MOST_SVD_ROWS` rows are not replaced.
     """
     pool = PooledCovariance(columns, uncompressed_rows=MOST_SVD_ROWS)
     for group in groups:

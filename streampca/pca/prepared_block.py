@@ -64,8 +64,8 @@ def prepare_block(
     3. Standardise the messages, if the stream is standardised. They are written to `standardised_out`.
     4. Fill in missing entries.
 
-    In the code, `rows` are the messages after each step. `state_before` is `state`, but its mean is in the units of
-    `rows`.
+    In the code, `rows` are the messages after each step. `state_before` is `state` with its mean in the units of
+    `rows`: 0 when the rows are standardised.
     """
     has_gaps = config.impute and bool(find_incomplete_rows(V).any())
     # 1. `compute_weights` also sets the limit beyond which outliers are clipped. The limit is lower if an entry of the
@@ -80,7 +80,8 @@ def prepare_block(
     rows = V
     if has_gaps or state.known is not None:
         state_before, rows = prepare_new_entries(state, V, config.center)  # sets the means of new entries
-    missing_in_block: F64 | None = None  # (d,): share of the weight, of the messages of the block that lack each entry
+    # (d,): the weight of the messages of the block that lack each entry, as a share of the weight after the block
+    missing_in_block: F64 | None = None
     if has_gaps:
         missing_in_block = weights.c @ np.isnan(rows)  # c: share of each message in the weight after the block
     missing_shares = pool_shares(

@@ -110,7 +110,8 @@ def _compute_uncertainty(
     root = np.sqrt(variance - sigma2)
     U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k), because Φ_m is U_m diag(root)
-    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # diag(σ²U_mᵀU_m)
+    # diag(σ²U_mᵀU_m): column i of Φ_m is column i of U_m times root_i, so the diagonal of U_mᵀΦ_m is divided by root.
+    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # q, (b, k)
     # tr Cov: tr(Φ_m P Φ_mᵀ) = tr(Φ_mᵀΦ_m P), and P is symmetric
     trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)
@@ -122,8 +123,9 @@ def _compute_uncertainty(
 def project_rows(centred: Array, axes: Array, components: Array) -> tuple[Array, Array, Array]:
     """Compute coordinates, squared residuals and squared norms of centred rows (n, d), which may be overwritten.
 
-    `axes` (d, k) is the transpose of `components`. A residual is the difference of two squares. If they are nearly
-    equal, too few digits are left, so the residual is computed from the row without its part along the axes.
+    `components` has the axes as rows (k, d), and `axes` has them as columns (d, k), so that no product must transpose.
+    A residual is the difference of two squares. If they are nearly equal, too few digits are left, so the residual is
+    computed from the row without its part along the axes.
     """
     coordinates = multiply_in_tiles(centred, axes)
     norm = np.vecdot(centred, centred)
@@ -160,9 +162,10 @@ def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
 
 
 def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
-    """Return a matrix with the vectors (n, d) in the rows at these ascending indices.
+    """Return a matrix with the vectors (n, d) in the rows at these ascending indices, and zeros in all other rows.
 
-    Its number of rows is a multiple of `GEMM_ROWS`.
+    The matrix consists of whole tiles of `GEMM_ROWS` rows. How a product with a vector is rounded then depends only on
+    the index of the vector, and not on how many vectors there are.
     """
     tile_count = int(indices[-1]) // GEMM_ROWS + 1
     rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)

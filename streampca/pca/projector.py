@@ -83,8 +83,9 @@ class Projector:
     def _project_in_single_precision(self, vectors: Array) -> tuple[Array, Array]:
         """Compute coordinates (n, k) and residuals (n,) of y = D(v − m) in float32.
 
-        The mean m is the sum of two numbers in float32, and `scale` is D = 1/standard deviation of each entry. Rows
-        whose squares would overflow or underflow are computed in double precision.
+        The mean m is the sum of two numbers in float32, and `scale` is D = 1/standard deviation of each entry. `axes`
+        (d, k) is `components` (k, d) transposed. Rows whose squares would overflow or underflow are computed in double
+        precision.
         """
         single = self._in_single_precision
         Y = np.subtract(vectors, single.mean, order="C")

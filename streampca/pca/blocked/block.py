@@ -67,7 +67,8 @@ def learn(
     explained_square = np.zeros(n)  # ‖y‖² − ‖r‖²: the part of ‖y‖² that C explains; r is the residual
     squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
     kept_share = np.zeros(n)  # the share of v − m that clipping has left
-    S, next_total_variance = _learn(
+    # `_learn` may pad S with rows and columns of zeros.
+    padded_S, next_total_variance = _learn(
         V=as_kernel_input(V),
         Ct_above_rows=Ct_above_rows,
         S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹, because the columns of C are orthogonal
@@ -95,7 +96,7 @@ def learn(
         kept_share=kept_by_median * kept_share,
         mean=mean,
         total_variance=next_total_variance,
-        pinv_error=_measure_inverse_error(S[:K, :K], C[:, :K]),  # `_learn` has padded S with zeros
+        pinv_error=_measure_inverse_error(padded_S[:K, :K], C[:, :K]),
     )
 
 
@@ -146,14 +147,15 @@ def _learn(
     smallest_variance: float, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64,
     squared_distance: F64, kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) in parts of b messages; return S and tr Σ after them. For each part:
+    """Learn the messages V (n, d) in parts of b messages; return S, padded with zeros, and tr Σ. For each part:
 
     1. Centre the messages, which moves the mean and tr Σ. The centred messages are the rows Y_b (b, d).
     2. Compute P = Y_b · C and G = Y_b · Y_bᵀ, both by one product.
-    3. Learn the messages by Algorithm 1 from P, G and S alone, without vectors of length d.
+    3. Compute the gradient steps of Algorithm 1, one for each message, from P, G and S alone, without vectors of length
+       d (`learn_padded`).
     4. Update C with all steps at once.
-    5. Write the rows, times the roots of their weights, to Y, and add them to the random sums, in which new directions
-       are searched later.
+    5. Write the rows, times the roots of their weights, to Y. Add each to one of a few random sums, with a random sign.
+       New directions are searched later in these few sums, instead of in all rows.
 
         Ct_above_rows          (K + b, d): Cᵀ, which is updated, above space for the rows Y_b
         S                      (K, K): (CᵀC)⁻¹ before the block

@@ -45,10 +45,10 @@ def compute_weights(state: State, retention: F64, center: bool = True, known_sha
 
         max(LARGEST_SHARE · known_share · (weight of earlier messages), SMALLEST_REACH) / (1 − κ)
 
-    κ is `concentration`, the sum of the squares of the shares that the messages have of the weight. tr Σ about the
-    learned mean is too small by the factor 1 − κ, so the limit is divided by this factor. Without centring, the limit
-    is not divided. `known_share` is below 1 if an entry of the block was known for only this share of the state's
-    weight.
+    Each message has a share of the weight, and κ (`concentration`) is the sum of the squared shares: 1/n for n messages
+    with equal shares. tr Σ about the learned mean is too small by the factor 1 − κ, so the limit is divided by this
+    factor. Without centring, the limit is not divided. `known_share` is below 1 if an entry of the block was known for
+    only this share of the state's weight.
     """
     return _compute_weights(
         weight=state.weight,

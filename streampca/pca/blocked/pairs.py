@@ -50,32 +50,34 @@ def compute_changes(
     product: F64, change_of_row_mean: F64, fits: Fits, entries: Entries, shown_together: F64, past: float,
     covariance: F64, D: F64, known: F64,
 ) -> PairChanges:  # fmt: skip
-    """Compute how a block with missing entries changes each covariance Σ_ij (gaps.py, steps 1–3 and 6).
+    """Compute how a block with missing entries changes each covariance Σ_ij.
 
-    The block replaces the share E of Σ_ij by B_ij, the block's mean product of entries i and j, about the mean before
-    the block. So the change is E (B_ij − Σ_ij).
+    All sums are over the messages of the block:
 
-        E      g/N′
-        g      min(η, n_ij / RARELY_SHOWN): the weight with which the block, of weight η, counts for the pair
-        n_ij   `shown_together` (d, d), lower triangle: weight of the messages of the block that show both entries
-        N′     (1 − η) N + g: share of the weight for which the pair is known, after the block. N is `known`, packed
+        c      weight of a message; the weight of the block, η, is their sum
+        f_i    fit: the value that C predicts for entry i of the message
+        r_i    residual: entry i of the centred message, less f_i; 0 if the message does not show the entry
+        q_i    share of the messages that show entry i, but at least RARELY_SHOWN
+        y      the message as it was learned, y_i = f_i + r_i/√q_i: with r_i alone, entry i would vary too little
+        n_ii   weight of the messages that show entry i
+        n_ij   weight of the messages that show entries i and j: `shown_together` (d, d), lower triangle
 
-    If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
+    The block replaces the share E of Σ_ij by B_ij, the mean product of both entries, about the mean before the block.
+    So the change is E (B_ij − Σ_ij). B_ij is the sum of four terms. In each, a sum of products is divided by the weight
+    of the messages that have both factors:
 
-    A row that was learned is y = f + r/√q. f is the value that is predicted for every message. r is the residual of the
-    messages that show the entry, and q is about the share of these messages in the block. B_ij has four terms. Each is
-    a sum over the messages of the block, with their shares c of the weight, divided by the weight of the messages that
-    have both factors; n_ii is the weight of the messages that show entry i.
-
-        term                      computed as
         (sum of c f_i f_j)/η      ff/η                     ff: sum of c f_i f_j
         (sum of c f_i r_j)/n_jj   fr · mean_factor_j       fr: sum of c f_i r_j/√q_j        mean_factor_j: √q_j/n_jj
         (sum of c r_i f_j)/n_ii   rf · mean_factor_i       rf: sum of c r_i f_j/√q_i
-        (sum of c r_i r_j)/n_ij   rr/n_ij                  rr: what is left of the sum of c y_i y_j, times √q_i √q_j
+        (sum of c r_i r_j)/n_ij   rr/n_ij                  rr: (sum of c y_i y_j − ff − fr − rf) √q_i √q_j
 
-    `product` (d, d) is the sum of c yyᵀ, lower triangle, about the mean of the rows, which moves within the block by
-    `change_of_row_mean` (d,). The rows are in the units of the data times D (d,), and `covariance`, the packed Σ before
-    the block, is in the units of the data.
+    E is g/N′. The block counts with the weight g = min(η, n_ij / RARELY_SHOWN), and N′ = (1 − η) N + g is the weight
+    for which the pair is known after the block; N is `known`, packed. If no message shows both entries, B_ij and E are
+    estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
+
+    `product` (d, d), lower triangle, is the sum of c yyᵀ about a mean that moves within the block, by
+    `change_of_row_mean` (d,). y is in the units of the data times D (d,), and `covariance`, the packed Σ before the
+    block, is in the units of the data.
     """
     eta = 1.0 - past
     d = len(change_of_row_mean)
@@ -95,8 +97,8 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]  # (1 − η) N
                 if shown_together[i, j] > 0:
-                    # Sum of c y_i y_j, about the mean before the block. It has four parts: ff, fr, rf and the sum of
-                    # c r_i r_j/√(q_i q_j).
+                    # Sum of c y_i y_j. With the product of the changes of the mean added, it is about the mean before
+                    # the block. It has four parts: ff, fr, rf and the sum of c r_i r_j/√(q_i q_j).
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
                     # Sum of c r_i r_j
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
@@ -128,7 +130,7 @@ def _estimate_moment_if_never_together(
     """Estimate the mean product of entries i and j in a block, if no message of the block shows both.
 
         ff/η + fr √q_j/n_j + rf √q_i/n_i        if i or j begins in the block: no earlier message shows the entry
-        (ff + fr √q_j + rf √q_i)/η              otherwise: missing residuals count as 0
+        (ff + fr √q_j + rf √q_i)/η              otherwise
 
         ff   sum of c f_i f_j over the messages of the block, with their weights c
         fr   sum of c f_i r_j/√q_j
@@ -137,7 +139,9 @@ def _estimate_moment_if_never_together(
         n_i  weight of the messages of the block that show entry i
 
     An entry of a message is a predicted fit f, plus a residual r if the message shows the entry. No message has both
-    residuals, so their product is left out. `entries` has √q as `root_q`, and √q/n as `mean_factor`.
+    residuals, so their product is left out. The first formula averages each residual over the messages that have it.
+    In the second formula, a missing entry counts as equal to its fit: with a residual of 0. `entries` has √q as
+    `root_q`, and √q/n as `mean_factor`.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -154,17 +158,18 @@ def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, 
     The share is η / min(w_i, w_j), at most 1, in two cases:
 
     - The block shows both entries, in different messages.
-    - No earlier message shows entry i, or none shows entry j: the pair has no covariance yet.
+    - No earlier message shows entry i, or none shows entry j: the pair has no covariance yet, so the estimate becomes
+      its first covariance.
 
-    Otherwise the block says nothing about the covariance, so the share is 0. η is the weight of the block. w_i is the
-    weight for which entry i is known after the block: its weight before the block, plus η if the block shows the entry.
-    If w_i or w_j is 0, the share is 0, too.
+    Otherwise the share is 0: the pair keeps its covariance. η is the weight of the block. w_i is the weight for which
+    entry i is known after the block: its weight before the block, plus η if the block shows the entry. If w_i or w_j is
+    0, the entry was never shown, so there is nothing to estimate, and the share is 0.
     """
     i_is_shown = entries.shown[i] > 0
     j_is_shown = entries.shown[j] > 0
     each_is_shown = i_is_shown and j_is_shown
-    one_begins = _begins(entries, i) or _begins(entries, j)
-    if not (each_is_shown or one_begins):
+    pair_has_no_covariance = _begins(entries, i) or _begins(entries, j)
+    if not (each_is_shown or pair_has_no_covariance):
         return 0.0
     i_known = entries.known_before[i] + (eta if i_is_shown else 0.0)
     j_known = entries.known_before[j] + (eta if j_is_shown else 0.0)
@@ -187,7 +192,7 @@ def compute_changes_of_complete_block(
         δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
         past, η       shares of the past and of the block in the weight after the block
         Σ             `covariance` before the block, packed, in the units of the data
-        D             (d,): y is in the units of the data times D, and so is D_i D_j Σ_ij
+        D             (d,): y_i is D_i times entry i of the data, so D_i D_j Σ_ij is in the units of y_i y_j
         N, N′         `known`, packed: share of the weight for which each pair is known, before and after the block
     """
     eta = 1.0 - past

@@ -71,9 +71,10 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
-    Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). The messages are cut into groups of `_GROUP`.
-    Within a group, messages are learned one by one (`_learn_group`). After each group, matrix products bring the rows
-    of all other messages up to date. To learn message s, p_s = Cᵀy_s is used:
+    Algorithm 1 is stated in algorithm1.py. Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). The
+    messages are cut into groups of `_GROUP`. Within a group, messages are learned one by one (`_learn_group`). After
+    each group, matrix products bring the rows of all other messages up to date. To learn message s, p_s = Cᵀy_s is
+    used:
 
         x = S p_s        h = η_s / (1 + η_s‖x‖²)        S ← Sherman–Morrison update of S
         p_t ← p_t + h (G_ts − p_t·x) x        for each later message t: p_t is Cᵀy_t, and C has changed
@@ -98,9 +99,10 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
     for first in range(0, b, _GROUP):
         end = min(first + _GROUP, b)
         _learn_group(first, end, p_or_z, G, S, eta, X, h)
-        # All steps of the group change C to C + (Y − XCᵀ)ᵀZ, where X, Y and Z have the rows of the group. This changes
-        #     rows of later messages:    p ← p − (pXᵀ − G)Z
-        #     rows of earlier messages:  z ← z − (zXᵀ)Z
+        # All steps of the group change C to C + (Y − XCᵀ)ᵀZ = C(I − XᵀZ) + YᵀZ, where X, Y and Z have the rows of the
+        # group. This changes
+        #     p ← p − (pXᵀ − G)Z        rows of later messages y, because p = Cᵀy
+        #     z ← z − (zXᵀ)Z            rows of earlier messages y, because the part y zᵀ of C becomes y zᵀ(I − XᵀZ)
         group_Z = _solve(X[first:end], h[first:end])
         factors = product(p_or_z, X[first:end], TRANSPOSED)  # zXᵀ for earlier messages, but only pXᵀ for later messages
         for s in range(end, b):  # now pXᵀ − G for later messages
@@ -135,7 +137,7 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 
 @compiled_for_compiled_callers
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
-    """Learn the messages from `first` to before `end` one by one: fill in X and h, and update p and S.
+    """Learn one group of a block's messages, `first` … `end` − 1, one by one: fill in X and h, and update p and S.
 
     Message s is row y_s of Y, p_s is Cᵀy_s, G = YYᵀ and S = (CᵀC)⁻¹. C itself is not needed. For each message s:
 
@@ -148,7 +150,7 @@ def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64,
     """
     w = len(S)
     # The row of message s is S p_s, which is kept up to date while p and S change. When s is learned, it is x.
-    Sp = product(p[first:end], S, PLAIN)
+    Sp = product(p[first:end], S, PLAIN)  # `PLAIN`: no factor is transposed
     u = np.zeros(w)
     f_due = 0.0  # f and u of the message whose update of S is not done yet
     u_due = np.zeros(w)
@@ -180,7 +182,7 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
 
         p_t, Sp_t   rows of p and Sp for the later message y_t: Cᵀy_t and S Cᵀy_t
         G_t         y_t·y
-        x, h        coordinates of y, and size of its step, by which C has changed
+        x, h        coordinates of y, and size of its step: C has changed to C + h (y − Cx) xᵀ
         u, f, xu    u = Sx with the S before, which has changed to S − f u uᵀ; xu = x·u
 
     The changes are:
