@@ -27,6 +27,7 @@ streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] res
     residual = ReduceSumSquare <keepdims = 0> (difference, along)
 }}
 """
+# The vectors are centred by one of these two texts: the second is for a model with a scale.
 _CENTRE = "centred = Sub ({vectors}, mean)"
 _STANDARDIZE = "deviation = Sub ({vectors}, mean) centred = Mul (deviation, scale)"
 # In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision:
@@ -58,9 +59,9 @@ def to_onnx(published: PublishedModel) -> bytes:
         "components": model.components.astype(np.float64),  # (k, d): projection = coordinates · components
         "along": np.array([1]),  # the axis along which the squares of a residual are summed
     }
-    centre = _CENTRE
+    centring_text = _CENTRE
     if model.scale is not None or model.seen is not None:
-        centre = _STANDARDIZE
+        centring_text = _STANDARDIZE
         # `model.D` has the factor that standardises each dimension. A dimension that was never seen gets the factor 0.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
     missing_to_nan = _make_missing_to_nan(published.missing_values)
@@ -69,7 +70,7 @@ def to_onnx(published: PublishedModel) -> bytes:
         d=model.dimensions,
         k=model.n_components,
         missing_to_nan=missing_to_nan.text,
-        centre=centre.format(vectors=missing_to_nan.output_name),
+        centre=centring_text.format(vectors=missing_to_nan.output_name),  # centres the output of the part before it
     )
     onnx_model = parser.parse_model(text)
     for name, array in constants.items():

@@ -59,8 +59,8 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
 def _find_wrong_parameters(estimator: Any, k: Any, d: int, dtype: np.dtype[Any]) -> list[str]:
     """Return what is wrong with the parameters.
 
-    d is the number of features. k is d if all components are learned: with None, "mle" or a share of the variance. With
-    any other `n_components`, k is `n_components` as the user gave it, which may have a wrong type.
+    d is the number of features. k is `n_components` as the user gave it, which may have a wrong type. But None, "mle"
+    and a share of the variance mean that all components are learned: then k is d.
     """
     problems = []
     if not isinstance(k, int | np.integer):

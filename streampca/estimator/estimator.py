@@ -124,7 +124,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
             learning = fit.config.learning
             V = checks.replace_missing(self, V, learning)
             checks.refuse_bad(V, learning)
-            if is_first:  # in later slabs, values that are so small count as zero
+            # If all values of the first slab are too small to be squared, no variance can be learned from it. In later
+            # slabs, values that are so small count as zero.
+            if is_first:
                 checks.refuse_underflow(V, learning)
             fit = fit.learn(V)  # if a later slab is refused, `online_` is unchanged
         self.online_ = fit  # type: ignore[assignment]  # there is at least one slab
@@ -295,8 +297,8 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     for fit in fits:
         merger.add(fit.fold)
     fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
-    # The histograms of past scores are added up: `weights` are the heights of their bars. A builder holds nothing else
-    # that a part has learned: `OnlineFit.learn` adds the scores of each block to the histograms at once.
+    # The histograms of past scores are added up: `weights` are the heights of their bars. The builders hold no further
+    # scores, because `OnlineFit.learn` adds the scores of each block to the histograms at once.
     weights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
     summed_histograms = PastScores(np.sum(weights_of_parts, axis=0))
     scores_builder = replace(first.past_scores, histograms=summed_histograms)

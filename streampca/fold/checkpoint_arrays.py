@@ -76,9 +76,8 @@ def _refuse_values_out_of_range(arrays: Arrays) -> None:
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
         # By rounding, a covariance may exceed the largest variance, at most by 1 %. No covariance exceeds the square of
-        # `largest_entry`.
-        square_of_largest_entry = largest_number * (_MARGIN / 128) ** 2
-        largest_covariance = min(1.01 * float(variances.max()), square_of_largest_entry)
+        # `largest_entry`, which does not overflow: it is 1/64 of the largest number.
+        largest_covariance = min(1.01 * float(variances.max()), largest_entry**2)
     ranges = {
         "C": (-largest_entry, largest_entry),
         "C_pinv": (-np.inf, np.inf),  # large if C is small

@@ -85,8 +85,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     arrays = arrays | {"seen": is_seen}
     # A file of `streampca fit` holds `learned`: a packed Σ, with a number for each pair of dimensions, or axes (d, r).
-    # Format 3 adds the array `known`, with a number for each pair of dimensions or for each dimension: 1 if the pair or
-    # the dimension was seen, 0 if not.
+    # Format 3 adds the array `known`. Beside axes, `known` is 1 for each dimension that was seen, and 0 for the rest.
+    # Beside a packed Σ, `known` is 1 for each pair of dimensions that were both seen, and 0 for the rest.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         was_seen = is_seen
@@ -101,8 +101,8 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
     """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j).
 
-    `divisor` (d,) is the share of the weight for which each entry was known. The smaller of two such shares is the
-    share for which both entries were known.
+    `divisor` (d,) is the share of the weight since the first message with each entry: since then, the entry counts as
+    known. Two entries count as known since the later of their first messages, so for the smaller of the two shares.
     """
     d = len(divisor)
     lower = np.tril_indices(d)

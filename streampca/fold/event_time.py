@@ -47,7 +47,8 @@ class EventTime:
         elapsed_ms = np.zeros(len(timestamps), np.int64)
         elapsed_ms[has_time] = np.where(has_no_event_time, 0, np.diff(event_times_ms))
         last_ms = timestamps_ms[-(_WINDOW - 1) :]
-        far_ahead_count = _count_far_ahead(timestamps_ms, event_times_before_ms)  # for a metric
+        # for a metric: the new timestamps that are far ahead of the event time
+        far_ahead_count = _count_far_ahead(timestamps_ms, event_times_before_ms)
         event_time = EventTime(
             now_ms=int(event_times_ms[-1]),
             recent=tuple(last_ms[last_ms >= 0].tolist()),  # fewer than 62 at the start

@@ -64,7 +64,8 @@ class Fold:
     ) -> tuple["Fold", list[Losses]]:
         """Learn a batch: return the next fold, and the losses of the completed blocks.
 
-        How a stream is divided into batches changes no bit of the fold.
+        `before_block` is called before each block is learned, with the state and the block's vectors. How a stream is
+        divided into batches changes no bit of the fold. The position never moves back.
         """
         decoded = batch.decoded
         event_time, elapsed_ms_by_record = self.event_time.advance(batch.timestamps)

@@ -157,7 +157,8 @@ class FoldMerger:
         state = self.state(columns=components + F_COLUMNS_WITH_COVARIANCE)
         if state is None:
             return None
-        # Each group is a part of the folds. How far the states of the groups differ shows the sampling error.
+        # The merger has dealt the folds to several groups, and has merged each group by itself. How far the states of
+        # the groups differ shows the sampling error.
         group_states = self._merger.groups()
         return MergedFold(
             state=state,

@@ -134,8 +134,8 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        # This line stands before `is_dir`. Otherwise, if another thread created the folder between the two lines, the
-        # folder would seem to have existed and to have disappeared.
+        # This line stands before `is_dir`. Otherwise another thread could create the folder between the two lines: then
+        # `exists` is False and `has_existed` is True, as if the folder had disappeared.
         has_existed = folder in self._listed_folders or folder in self._made_folders
         exists = folder.is_dir()
         if exists and not self._must_flush_name(folder):

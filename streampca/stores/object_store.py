@@ -246,6 +246,7 @@ class ObjectStore(Store):
         except FileNotFoundError as error:
             if action in ("read", "delete") and is_missing_object(error):
                 raise FileNotFoundError(f"{self.location}/{name}") from None
+            # The library raises `FileNotFoundError` also if the bucket is missing or the access key is wrong.
             raise explain_error(action, self.location, name, error) from None
         except (BaseError, ValueError) as error:
             raise explain_error(action, self.location, name, error) from None
