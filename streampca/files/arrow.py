@@ -49,7 +49,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
+            # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -80,12 +80,12 @@ def _read_rows(
 
 def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     """Return the length of the first vector in a file. Raises `InputError` if there is none."""
-    names_to_decode = columns.list_entry_names()  # of columns, and of fields in them
+    needed_names = columns.list_entry_names()  # of columns, and of fields in them
     all_row_groups = None
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
             # Other texts stay bytes: decoding a text that is not UTF-8 would raise an error, though nobody needs it.
-            one_row = with_texts_as_bytes(batch.slice(i, 1), names_to_decode=names_to_decode)
+            one_row = with_texts_as_bytes(batch.slice(i, 1), names_of_texts=needed_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d
@@ -106,9 +106,9 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
 def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields, progress: float) -> FileBatch:
     """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
-    The result also has the reader's `element_indices`: at which index of an array the reader has found each element, in
-    this batch and the batches before. By these, the user is warned if an element has moved. Raises `VectorError` if the
-    columns cannot hold vectors.
+    If a row has the array [{"id": "temp", "v": 1}, {"id": "hum", "v": 2}], the element `temp` is at index 0. The result
+    also has the reader's `element_indices`: the index of each such element in all rows so far. If an element is at
+    another index in a later row, the user is warned. Raises `VectorError` if the columns cannot hold vectors.
     """
     return FileBatch(
         row_vectors=vectors_in(batch, vector_reader),
@@ -210,9 +210,13 @@ def _read_parquet(
 
 
 def _read_stream(
-    stream: Any, file: Any, compute_progress: Callable[[], float], names: Sequence[str], _bounds: object
+    stream: Any, file: Any, compute_progress: Callable[[], float], names: Sequence[str], _row_group_bounds: object
 ) -> Iterator[tuple[Any, float]]:
-    """Yield the record batches of a stream, each with the share read. Raises `ValueError` if bytes follow its end."""
+    """Yield the record batches of a stream, each with the share read so far.
+
+    Raises `ValueError` if bytes follow the end of the stream. `_row_group_bounds` are unused: only Parquet has row
+    groups.
+    """
     for batch in stream:
         yield _select_columns(batch, names), compute_progress()
     if file.read(1):
@@ -324,8 +328,11 @@ def _find_end_of_batches(footer: bytes) -> int:
     return end_of_batches
 
 
-def _read_file(batches: Any, names: Sequence[str], _bounds: object) -> Iterator[tuple[Any, float]]:
-    """Yield the record batches of a file in the IPC file format, each with the share read so far."""
+def _read_file(batches: Any, names: Sequence[str], _row_group_bounds: object) -> Iterator[tuple[Any, float]]:
+    """Yield the record batches of a file in the IPC file format, each with the share read so far.
+
+    `_row_group_bounds` are unused: only Parquet has row groups.
+    """
     count = batches.num_record_batches
     for i in range(count):
         yield _select_columns(batches.get_batch(i), names), (i + 1) / count

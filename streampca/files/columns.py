@@ -118,10 +118,10 @@ def _list_needed_columns(
     columns: Mapping[str, Any], number_columns: Sequence[Any], where: Sequence[Condition]
 ) -> list[str]:
     """Return the columns that must be read, to find the numbers and to test the conditions."""
-    # If a column may hold tensors, further columns say how they are read: `shape` does so for the tensors in `data`.
-    tensor_columns = tensor_field_names(number_columns)
+    # Columns that say how tensors are read, if the file has them, such as `shape` for the tensors in `data`.
+    tensor_description_columns = tensor_field_names(number_columns)
     condition_columns = {condition.steps[0] for condition in where}
-    needed = {*number_columns, *tensor_columns, *condition_columns}
+    needed = {*number_columns, *tensor_description_columns, *condition_columns}
     return [name for name in columns if name in needed]
 
 
@@ -161,10 +161,12 @@ def _find_values_of_field(field_paths: Sequence[Path], row: Any, options: FileOp
             error_by_path[field_path] = error
             value_by_path[field_path] = None
     pattern_errors = [error for path, error in error_by_path.items() if any(map(_has_wildcards, path))]
-    can_impute = not pattern_errors and len(error_by_path) < len(field_paths)
-    if error_by_path and not (options.impute and can_impute):
+    is_any_column_found = len(error_by_path) < len(field_paths)
+    would_imputing_help = is_any_column_found and not pattern_errors
+    are_missing_columns_gaps = options.impute and would_imputing_help
+    if error_by_path and not are_missing_columns_gaps:
         first_error, *_ = pattern_errors or error_by_path.values()
-        raise InputError(f"{first_error}{NULL_HINT if can_impute else ''}")
+        raise InputError(f"{first_error}{NULL_HINT if would_imputing_help else ''}")
     return value_by_path
 
 
@@ -200,9 +202,11 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
 
     1. Several paths are dimensions if d of them are given, even if they lead to arrays: with d = 2,
        {"x": [1, 2, 3], "y": [4, 5, 6]} holds three vectors with the dimensions x and y.
-    2. Paths to single numbers, as in {"x": 1, "y": 4}, are dimensions if d of them are given, if d is not known yet, or
-       if the model has names. With names of the model, there may be more than d paths, because the caller then keeps
-       only the paths with these names.
+    2. Paths to single numbers, as the paths x and y in {"x": 1, "y": 4}, are dimensions in three cases:
+       - There are d paths: here, d is 2.
+       - d is not known yet: here, d will be 2.
+       - The model has names. There may be more paths than names, because the caller keeps only the paths with these
+         names: if the model's only name is x, the path x.
 
     In other cases, the result is None. For example, the only path may lead to an array that is the whole vector. Or it
     may lead into each element of an array: with d = 2, {"s": [{"v": 1}, {"v": 2}]} holds a vector at the path `s.v`.
@@ -284,8 +288,8 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    # Null, an empty array, or a text that is not JSON. In the example of an Arrow schema, a map is an empty array, and
-    # a column of JSON texts is such a text.
+    # Null, an empty array, or a text that is not JSON. The row may be an example that was made from an Arrow schema: in
+    # it, [] stands for a map, and the name of the type, "string", for a text, which may hold JSON.
     shows_no_names = value is None or value == [] or isinstance(value, str)
     if shows_no_names:
         return {pattern: None}

@@ -51,7 +51,7 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
     columns_without_conditions = provisional_columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
+    # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths,
@@ -134,10 +134,10 @@ class _CellParser:
         self._conditions_on_text = [condition for condition in where if len(condition.steps) == 1]
         self.conditions_on_json = [condition for condition in where if len(condition.steps) > 1]
         self.number_columns = number_columns
-        # Columns that say how the numbers are read, if the file has them, such as `shape` for tensors in `data`.
-        self._tensor_columns = tensor_field_names(number_columns)
+        # Columns that say how tensors are read, if the file has them, such as `shape` for the tensors in `data`.
+        self._tensor_description_columns = tensor_field_names(number_columns)
         condition_columns = {condition.steps[0] for condition in self.conditions_on_json}
-        parsed_columns = {*number_columns, *self._tensor_columns, *condition_columns}
+        parsed_columns = {*number_columns, *self._tensor_description_columns, *condition_columns}
         self._index_of_parsed_column = {name: i for i, name in enumerate(layout.names) if name in parsed_columns}
 
     def parse(self, cells: list[str]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class _CellParser:
         A value is a number, None if it is missing, or a text. A text with JSON is parsed later, or here for tensors.
         """
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
-        if self._tensor_columns:
+        if self._tensor_description_columns:
             # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" must become arrays.
             values = {name: parse_json_text(value) for name, value in values.items()}
         return values
@@ -189,7 +189,7 @@ def _may_hold_several_numbers(paths: Sequence[Path], values: Sequence[Any]) -> b
     """Return whether a cell may hold several numbers, by the paths and the first values there."""
     lead_into_json = any(len(path) > 1 for path in paths)  # such as `reading.temp`: the cells of `reading` hold JSON
     texts = [value for value in values if isinstance(value, str)]
-    # Such as AACAPwAAAEA=. Base64 holds a whole vector. At one of several paths, it would not be decoded.
+    # Base64, such as AACAPwAAAEA=, is a whole vector. It is decoded only if there is a single path.
     may_be_base64 = len(paths) == 1 and bool(texts)
     are_arrays = any(map(begins_as_array, texts))  # such as [1, 2]
     are_parsed_arrays = any(isinstance(value, list) for value in values)

@@ -126,15 +126,15 @@ def _is_header(first: Sequence[str], second: Sequence[str]) -> bool | None:
     are_positions = bool(numbers) and numbers == list(range(len(first)))  # pandas writes 0, 1, 2, … without names
     second_numbers = [parse_cell(cell) for cell in second]
     # In a table of spectra, the header has frequencies, sorted from left to right. Rows hardly ever are.
-    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _is_sorted_unlike(numbers, second_numbers)
+    may_be_frequencies = len(first) >= _MIN_FREQUENCIES and _is_only_first_sorted(numbers, second_numbers)
     may_be_header = has_missing_word or are_positions or may_be_frequencies
     if may_be_header:
         return None
     return False
 
 
-def _is_sorted_unlike(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
-    """Return whether the first line rises and the second does not, or the first line falls and the second does not.
+def _is_only_first_sorted(first: Sequence[float | None], second: Sequence[float | None]) -> bool:
+    """Return whether the first line is sorted, rising or falling, and the second is not sorted in the same direction.
 
     The header of a table of spectra is sorted, since its names are frequencies: 400, 410, 420, … If both lines rise, or
     both fall, both lines are rows.

@@ -32,7 +32,8 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
         value_name="JSON document",
         where=options.where,  # conditions that a row must meet
     )
-    # A column for each field that the option lists, or for each other field of the first row if the option is True.
+    # `options.other_columns` lists fields, or is True for all fields of the first row that hold no numbers of vectors.
+    # Each of these fields is a column.
     getter_by_column: dict[str, Callable[[Any], Any]] = {
         name: partial(_get_entry, name) for name in columns.other_columns
     }
@@ -100,7 +101,7 @@ def _find_json_layout(path: str, options: FileOptions) -> _JsonLayout:
                 continue
             d = options.dimensions or columns.count_dimensions(row, path)
             if d:
-                # Choose again with d: only then is it certain whether each path is one dimension, which has its name.
+                # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
                 columns = choose_columns(row, options._replace(dimensions=d), path)
                 return _JsonLayout(columns, dimensions=d, first_row=row)
     if options.dimensions is None:

@@ -109,7 +109,8 @@ class ArrowReader(Reader):
             guessed_dtypes.add(rows.guessed_dtype)
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
-            # All rows were skipped. An unmet condition is reported rather than a null.
+            # All rows were skipped. If any row does not meet `where`, this is reported, and not the null of another
+            # row: the row may hold a vector, and `where` may be wrong.
             raise error_by_skip_reason.get(CONDITION_UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
@@ -146,34 +147,34 @@ def validate(batch: Any) -> None:
     with_texts_as_bytes(batch).validate(full=True)
 
 
-def with_texts_as_bytes(batch: Any, names_to_decode: Collection[str] = ()) -> Any:
-    """Return the record batch with texts as bytes, except in fields with the names `names_to_decode`.
+def with_texts_as_bytes(batch: Any, names_of_texts: Collection[str] = ()) -> Any:
+    """Return the record batch with texts as bytes, except in the fields named in `names_of_texts`.
 
     Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, names_to_decode, keeps_texts=field.name in names_to_decode)
+        new_type = _type_with_bytes(field.type, names_of_texts, keeps_texts=field.name in names_of_texts)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_bytes(arrow_type: Any, names_to_decode: Collection[str], *, keeps_texts: bool) -> Any:
+def _type_with_bytes(arrow_type: Any, names_of_texts: Collection[str], *, keeps_texts: bool) -> Any:
     """Return the type of a field with bytes in place of texts, because Arrow cannot read a text that is not UTF-8.
 
-    Fields with the names `names_to_decode` keep their texts. `keeps_texts` says whether this field has such a name.
+    Fields named in `names_of_texts` keep their texts. `keeps_texts` says whether this field does.
     """
     types = pa.types
     if types.is_struct(arrow_type):
         # The name of each inner field decides, whatever the name of the struct.
         fields = []
         for field in arrow_type:
-            new_type = _type_with_bytes(field.type, names_to_decode, keeps_texts=field.name in names_to_decode)
+            new_type = _type_with_bytes(field.type, names_of_texts, keeps_texts=field.name in names_of_texts)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
         # Items have no name of their own, so the name of the list decides.
-        item_type = _type_with_bytes(arrow_type.value_type, names_to_decode, keeps_texts=keeps_texts)
+        item_type = _type_with_bytes(arrow_type.value_type, names_of_texts, keeps_texts=keeps_texts)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
@@ -182,8 +183,8 @@ def _type_with_bytes(arrow_type: Any, names_to_decode: Collection[str], *, keeps
         return arrow_type
     if types.is_map(arrow_type):
         # A map that keeps its texts was returned above. In this map, the texts of keys and items become bytes.
-        key_type = _type_with_bytes(arrow_type.key_type, names_to_decode, keeps_texts=False)
-        item_type = _type_with_bytes(arrow_type.item_type, names_to_decode, keeps_texts=False)
+        key_type = _type_with_bytes(arrow_type.key_type, names_of_texts, keeps_texts=False)
+        item_type = _type_with_bytes(arrow_type.item_type, names_of_texts, keeps_texts=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -251,7 +252,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     needed_columns = [name for name in batch.schema.names if name in needed_names]
     # A struct may have fields that are not needed. If a text in such a field is not UTF-8, Arrow would refuse to read
     # the struct. So the texts in these fields become bytes.
-    readable_columns = with_texts_as_bytes(batch.select(needed_columns), names_to_decode=needed_names)
+    readable_columns = with_texts_as_bytes(batch.select(needed_columns), names_of_texts=needed_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.

@@ -193,6 +193,7 @@ def _load_schema(text: str) -> Any:
     """
 
     def add_prefix(entry: dict[str, Any]) -> dict[str, Any]:
+        """If a type is a date, a time or a UUID, give it a name that fastavro does not know."""
         name = entry.get("logicalType")
         name_in_fastavro = f"{entry.get('type')}-{name}"  # such as int-date
         if name_in_fastavro not in _TIME_AND_UUID_TYPES:
@@ -300,11 +301,12 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
             for branch in branches:
                 yield from _find_arrays(branch, steps)
         case {"type": "record", "fields": fields} if steps:
-            is_last_step = len(steps) == 1
-            # If the array is called `values` or `data`, fields such as `indices` or `shape` may be beside it.
-            names_beside_tensors = tensor_field_names(steps)
-            if is_last_step and any(field["name"] in names_beside_tensors for field in fields):
-                return  # the array may be a sparse vector or a tensor
+            is_name_of_array = len(steps) == 1
+            if is_name_of_array:
+                # Beside an array called `values` or `data`: `indices` marks a sparse vector, and `shape` a tensor.
+                names_that_mark_array = tensor_field_names([steps[0]])
+                if any(field["name"] in names_that_mark_array for field in fields):
+                    return
             for field in fields:
                 if field["name"] == steps[0]:
                     yield from _find_arrays(field["type"], steps[1:])

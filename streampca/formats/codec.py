@@ -92,7 +92,8 @@ class Codec:
     def create_seen_names(self) -> SeenNames:
         """Create a `SeenNames`, which has seen no vector yet.
 
-        It looks for the names in `field`; for none unless each of the d numbers has a path.
+        It looks for the names that `field` gives the d numbers. If `field` has only one path, or not a path for each of
+        the d numbers, there are no names to look for.
         """
         return SeenNames(dimension_names(self.field, self.judge.dimensions))
 
@@ -222,9 +223,9 @@ class Codec:
             counts=np.asarray(read.counts, np.int64),
             earlier_rejects=read.rejects,
         )
-        # The reader keeps at which index each element of an array was, such as {"id": "temp", "value": 20.5}.
+        # In arrays such as [{"id": "temp", "value": 20.5}], the reader remembers the index of each element. If elements
+        # have changed their order, `warning` says so; otherwise it is "".
         element_indices = self._reader.numbers.element_indices
-        # The warning is "" unless elements have changed their order.
         return decoded._replace(warning=element_indices.warning), read.value_count
 
     def _join_vectors(self, numbers: Sequence[VectorBytes]) -> Array:
@@ -254,6 +255,7 @@ class Codec:
             if total_size >= stop_after_bytes:
                 break
             if value is None or len(value) > max_value_size:
+                # A delete is among the rejects only here: its reason tells the judge that the record is skipped.
                 rejects.append(_create_reject(index, _refusal(value, max_value_size)))
                 continue
             try:

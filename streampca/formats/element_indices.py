@@ -67,8 +67,9 @@ class _EarlierElements:
         For [{"id": "temp"}, {"id": "hum"}], the result is {"id": {"temp": 0, "hum": 1}}. By its text for `id`, an
         element is found again in later values.
 
-        If two elements have the same text for a key, or if its texts are too many or too long, the key is added to
-        `unusable_keys`. The result may still have this key, with a part of the elements. The caller ignores it.
+        If two elements have the same text for a key, or if the texts of a key are too many or too long, the key cannot
+        identify elements, and is added to `unusable_keys`. The result may still have this key, with some of the
+        elements, so the caller must ignore it.
         """
         indices_by_key: dict[str, dict[str, int]] = {}
         for index, element in enumerate(array):
@@ -129,10 +130,10 @@ class ElementIndices:
         An element is identified by a text, such as "temp" in [{"id": "temp"}]. If an element has another index than in
         earlier values, sets the warning.
 
-        The first `depth` steps of `paths` lead to the array. If the array is inside of elements of other arrays,
-        `outer_indices` are the indices of these elements, from the outermost. With the path `machines.sensors.x` in
-        {"machines": [{"sensors": [{"x": 1}]}]}, `depth` is 1 for the array at `machines`. For the array at `sensors`,
-        `depth` is 2, and `outer_indices` is (0,).
+        For example, `paths` are only `machines.sensors.x`, in {"machines": [{"sensors": [{"x": 1}]}]}. For the array at
+        `machines`, `depth` is 1, because one step leads to it, and `outer_indices` is (). For the array at `sensors`,
+        `depth` is 2, and `outer_indices` is (0,), because this array is inside of the element 0 of `machines`. With
+        several paths, their first `depth` steps are the same.
         """
         if self.warning:  # one warning is enough
             return
@@ -157,7 +158,8 @@ class ElementIndices:
             if own_elements is None:  # the array is new, and there are too many already
                 continue
             self._compare_and_add(array_id, later_elements.indices_by_key)
-            # After the comparison: elements are not compared by a key that is unusable.
+            # Added only now: before, these keys would have been left out of the comparison. But `later` may have found
+            # elements by a key before the key became unusable.
             own_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
         self.warning = self.warning or later.warning
 
@@ -167,12 +169,12 @@ class ElementIndices:
         If `field` is "sensors.value", the text is for example:
         {"arrays": [["sensors", [], {"id": {"temp": 0}}, ["unit"]]], "ends": {"sensors": [".value"]}, "warning": ""}
 
-        Of each array, the text has the path, the outer indices, the index of each element by key and text, and the keys
-        that do not identify elements.
+        `arrays` has, of each array, the path, the outer indices, the index of each element by key and text, and the
+        keys that do not identify elements. `ends` has the ends of the paths of `field`, which follow each array.
         """
         arrays = []
-        for array_id, elements in self._earlier_elements.items():
-            arrays.append([*array_id, elements.indices_by_key, sorted(elements.unusable_keys)])
+        for (path, outer_indices), elements in self._earlier_elements.items():
+            arrays.append([path, outer_indices, elements.indices_by_key, sorted(elements.unusable_keys)])
         return json.dumps({"arrays": arrays, "ends": self._path_ends_by_array, "warning": self.warning})
 
     @classmethod
@@ -184,7 +186,8 @@ class ElementIndices:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
             decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        # How the paths of `field` go on from each array, {"sensors": [".value"]}. The warning names these paths.
+        # For the warning: the ends of the paths of `field` after each array. If `field` is "sensors.value", this is
+        # {"sensors": [".value"]}.
         decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]
         return decoded

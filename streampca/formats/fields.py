@@ -135,8 +135,9 @@ class NumberFields:
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
-                # The container is an array. If its parent has a field such as `shape`, the array may be a tensor. If
-                # the array is the whole value, it has no parent, and `tensor_field_names` is empty.
+                # The container is an array. If a field such as `shape` is beside it in `parent`, the array may be a
+                # tensor. `parent` is None if the array is the whole value. Then `tensor_field_names` is empty, so that
+                # nothing is looked up in None.
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
                 )
@@ -147,9 +148,10 @@ class NumberFields:
         return self._pack_or_suggest_field(value)
 
     def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
-        """Return the numbers of any value: `GuessedNumbers` if its vectors are bytes, which do not say their type.
+        """Return the numbers of any value. If they cannot be read, raise `VectorError` and suggest a better `field`.
 
-        If the numbers cannot be read, raises `VectorError`, which suggests a better `field` if there is one.
+        If the vectors of the value are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. The
+        error suggests a `field` only if there is one with which d numbers can be read.
         """
         try:
             return self._pack_by_walk(value)
@@ -179,7 +181,8 @@ class NumberFields:
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
         """Return how many numbers a vector has; 0 if there is no vector.
 
-        `items` has an item for each path. Paths into the same array share an item, whose value is `Elements`.
+        `items` has one item for each path, except that paths into the same array have one item together, whose value is
+        `Elements`.
 
         1. With the paths `x` and `y`, each element of [{"x": 1, "y": 2}, {"x": 3, "y": 4}] is a vector of 2 numbers.
         2. With several paths to arrays, as in {"x": [1, 3], "y": [2, 4]}, the length is not clear. Raises
@@ -207,7 +210,8 @@ class NumberFields:
     def _pack_by_walk(self, value: Any) -> bytes | GuessedNumbers:
         """Return the vectors of any value as float64 numbers, one after the other. Raises `VectorError`.
 
-        If all vectors were given as bytes, returns `GuessedNumbers` with the type that follows from their length.
+        Bytes do not say the type of their numbers, so the type is guessed from their length. If the same type was
+        guessed for all vectors, returns `GuessedNumbers`, which also say this type.
         """
         items = self._walk.find(value)
         # The entries of each vector. In place of a vector that is null, or does not meet a condition: a `SkipReason`.
@@ -224,7 +228,7 @@ class NumberFields:
                 skip_reasons.add(entries)
                 continue
             packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))  # labels are for errors
-            # `NumbersOfBytes` are entries that were decoded from bytes. The number of bytes tells their type.
+            # `NumbersOfBytes` are entries that were decoded from bytes.
             guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if skip_reasons and not packed_vectors:
             raise self._all_skipped_error(skip_reasons)
@@ -244,7 +248,8 @@ class NumberFields:
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
         """Yield the vectors of a value, with a `SkipReason` in place of a vector that is skipped.
 
-        `items` has an item for each path. Paths into the same array share an item. With the paths `x` and `y`:
+        `items` has one item for each path, except that paths into the same array have one item together.
+        With the paths `x` and `y`:
         {"x": 1, "y": 2}                        an item for each path, 1 and 2: the vector [1, 2]
         {"x": [1, 3], "y": [2, 4]}              an item for each path, [1, 3] and [2, 4]: two vectors, [1, 2] and [3, 4]
         [{"x": 1, "y": 2}, {"x": 3, "y": 4}]    one item for both paths, which is `Elements`: the same two vectors
@@ -257,15 +262,16 @@ class NumberFields:
             for items_in_element in shared_elements.items_of_each_element():
                 yield from self._vectors_of_entry_paths(items_in_element)
         else:
-            value_by_path = self._value_by_path(items)
-            yield from self._vectors_of_columns([value_by_path[path_index] for path_index in range(self.dimensions)])
+            value_by_path = self._value_by_path(items)  # by the index of the path; there are d paths here
+            values_in_order_of_paths = [value_by_path[path_index] for path_index in range(self.dimensions)]
+            yield from self._vectors_of_columns(values_in_order_of_paths)
 
     def _value_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        `items` has an item for each path. Paths into the same array share an item. If a path goes on in the
-        elements of an array, its value is the list of its values in all elements. If a condition of `where` is not met,
-        the dict is empty.
+        `items` has one item for each path, except that paths into the same array have one item together.
+        If a path goes on in the elements of an array, its value is the list of its values in all elements. If a
+        condition of `where` is not met, the dict is empty.
         """
         if isinstance(items, SkipReason):  # a condition is not met
             return {}
@@ -350,14 +356,14 @@ class NumberFields:
     def _refuse_wrong_paths(self, absent_values: Sequence[Absent], *, are_all_absent: bool, has_entries: bool) -> None:
         """Raise `VectorError` for a path that leads to nothing, unless the entry at its end may be missing.
 
-        With `impute`, an entry may be missing in an object or array that exists. But if all paths lead to nothing, the
-        paths are wrong. `has_entries` says whether another path leads to a number or null. Only then, the error
-        suggests missing=impute.
+        With `impute`, an entry may be missing in an object or array that exists. But if all paths lead to nothing
+        (`are_all_absent`), the paths are wrong. `has_entries` says whether any path leads to a number or null.
         """
         for absent in absent_values:
             # An object or array may lack the entry. In anything else, such as a number, the path is wrong.
             is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
             if not is_missing_entry:
+                # Without a number or null at another path, the whole vector is missing, and not only an entry.
                 would_imputing_help = absent.is_parent_of_right_type and has_entries
                 hint = NULL_HINT if would_imputing_help else ""
                 raise self._missing_error(absent, hint)
@@ -373,7 +379,8 @@ class NumberFields:
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
         """Return the vectors of a value; or only the reasons to skip them, if all are skipped.
 
-        `items` has an item for each path. Paths into the same array share an item. With the path `a.w` and d = 2:
+        `items` has one item for each path, except that paths into the same array have one item together.
+        With the path `a.w` and d = 2:
         {"a": {"w": [1, 2]}}            the vector [1, 2]
         {"a": [{"w": 1}, {"w": 2}]}     the vector [1, 2]. The array `a` is positional: the index of an element says
                                         which entry the element holds. If an element has moved since an earlier value,
@@ -447,10 +454,11 @@ class NumberFields:
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        `items` has an item for each path. Paths into the same array share an item. With the path `w`:
+        `items` has one item for each path, except that paths into the same array have one item together.
+        With the path `w`:
         {"w": [[1, 2], [3, 4]]}  gives the innermost arrays [1, 2] and [3, 4].
         [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of elements is called positional: the index of an
-                                 element says which entry the element holds.
+                                 element says which entry of the vector the element holds.
         """
         values = list[Any]()
         positional_arrays = list[_PositionalArray]()
@@ -470,7 +478,8 @@ class NumberFields:
         """Return the numbers and innermost arrays that paths lead to in an array's elements, and the positional arrays.
 
         With the path `x`, [{"x": 1}, {"x": 2}] gives the array [1, 2]. [{"x": [1, 2]}, {"x": [3, 4]}] gives the arrays
-        [1, 2] and [3, 4].
+        [1, 2] and [3, 4]. An array is positional if the index of an element says which entries of a vector the element
+        holds: always in the first example, and in the second example if d is 4.
         """
         collected_by_element = [self._collect_in_element(items) for items in elements.items_of_each_element()]
         values = [value for collected in collected_by_element for value in collected.values_at_path_ends]
@@ -481,6 +490,9 @@ class NumberFields:
         self, elements: Elements, collected_by_element: Sequence["_Collected"], values: Sequence[Any]
     ) -> list["_PositionalArray"]:
         """Return the positional arrays among an array of elements and the arrays inside of its elements.
+
+        If a later value has an element of a positional array at another index, the entries of vectors are mixed up. So
+        the caller compares these arrays with the arrays of earlier values.
 
         The array of elements is positional if its elements hold parts of one vector. `values` has the numbers and
         innermost arrays of all elements:
@@ -500,10 +512,13 @@ class NumberFields:
         return positional_arrays
 
     def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
-        """Return the numbers and innermost arrays that paths lead to in one element, and the positional arrays in it.
+        """Return what paths lead to in one element of an array. Numbers at several paths are joined to one array.
 
-        `items` has an item for each path. Paths into the same array share an item. With the path `x`, {"x": 1}
-        gives the number 1. With the paths `x` and `y`, {"x": 1, "y": 2} gives one array, [1, 2].
+        With the path `x`, {"x": 1} gives the number 1. With the paths `x` and `y`, {"x": 1, "y": 2} gives the array
+        [1, 2]. The result also has the positional arrays inside of the element. With the path `x.v`, the array at `x`
+        in {"x": [{"v": 1}, {"v": 2}]} is positional: the index of its element says which entry the element holds.
+
+        `items` has one item for each path, except that paths into the same array have one item together.
         """
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_path_ends=[items], positional_arrays=[])
@@ -511,18 +526,20 @@ class NumberFields:
         entries = flatten(collected.values_at_path_ends)
         has_several_items = len(items) > 1
         if has_several_items and entries:  # in {"x": [], "y": []}, there is nothing to join
-            # The numbers at all paths become one array; or the reason why the element is skipped.
+            # One array of the numbers at all paths; or the reason to skip the element, such as a null before all ends.
             return collected._replace(values_at_path_ends=[self._entries_or_reason(entries)])
         return collected
 
     def _join_single_numbers(self, values: list[Any]) -> list[Any]:
         """Join the single numbers in an array's elements to one array, unless there are also arrays.
 
-        `values` has what paths lead to in the elements, with two kinds of null. None is a null at the end of a path.
-        `SkipReason.NULL` is a null on the way: in place of an element, or of an array among arrays.
-        1. Without single numbers, [[1, 2], None] becomes [[1, 2], SkipReason.NULL].
-        2. With numbers and arrays, [1, [2, 3]] stays as it is.
-        3. Without arrays, [1, None, SkipReason.NULL, 3] becomes [[1, None, 3]].
+        `values` has what paths lead to in the elements. None is a null at the end of a path. `SkipReason.NULL` is a
+        null before the end, such as an element that is null. With the path `x`:
+        1. Without single numbers: [{"x": [1, 2]}, {"x": null}] gives the values [[1, 2], None]. They become
+           [[1, 2], SkipReason.NULL].
+        2. With numbers and arrays: [{"x": 1}, {"x": [2, 3]}] gives the values [1, [2, 3]], which stay as they are.
+        3. Without arrays: [{"x": 1}, {"x": null}, null, {"x": 3}] gives the values [1, None, SkipReason.NULL, 3]. They
+           become [[1, None, 3]].
         """
         single_values = [value for value in values if not isinstance(value, list)]
         has_arrays = len(single_values) < len(values)

@@ -196,8 +196,8 @@ class ProtobufWriter(Writer):
 def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any] | list[bytes]]:
     """Encode a field of n Protobuf messages, whose value in message i is `values[i]`. Return one or two columns.
 
-    A column has the bytes or numbers of each message; or only bytes that are the same in all messages, such as the tag
-    of the field. In each message, the columns follow one another (`join_columns`).
+    A column is either a list or array with an item for each message, or one `bytes` object, such as the tag of the
+    field, which is repeated in each message. In each message, the columns follow one another (`join_columns`).
     """
     length_tag = _encode_tag(number, _WIRE_LENGTH)
     add_tag_and_size = partial(_encode_item, length_tag)
@@ -240,7 +240,9 @@ def schema_of(layout: Layout) -> WriterSchema:
     numbered_fields = enumerate(layout.fields.items(), 1)
     content = " ".join(f"{_TYPES[kind]} {name} = {number};" for number, (name, kind) in numbered_fields)
     outermost_type = layout.record
-    # From the inside out: the first turn puts the fields into `Vector1`, the second turn puts `Vector1` into `Vector2`.
+    # From the inside out. In the example above, `content` becomes:
+    #     first turn:   Vector1 b = 1; message Vector1 { … }
+    #     second turn:  Vector2 a = 1; message Vector2 { Vector1 b = 1; message Vector1 { … } }
     for depth, name in enumerate(reversed(layout.enclosing_names), 1):
         inner_type = f"{outermost_type}{depth}"
         inner_message = f"message {inner_type} {{ {content} }}"

@@ -45,7 +45,8 @@ def _has_indices(parent: Mapping[Any, Any], array: Any) -> bool:
     """Return whether an object has `indices` for the numbers of an array, as a sparse vector has."""
     indices = parent.get("indices")
     if indices == []:
-        # Beside an empty array, this is a sparse vector of zeros. Beside numbers, `indices` was not set in Protobuf.
+        # Beside an empty array, this is a sparse vector of zeros. Beside numbers, the vector is not sparse: `indices`
+        # was not set in a Protobuf message, and is read as [].
         is_array_empty = not array
         return is_array_empty
     return indices is not None

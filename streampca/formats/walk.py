@@ -158,6 +158,7 @@ class Walk(NamedTuple):
         has no fields. If a condition is not met, returns only `SkipReason.CONDITION_UNMET`.
         """
         fields = value if isinstance(value, dict) else {}
+        # Conditions on the field that all paths lead into are tested there, and all other conditions here.
         conditions_here, inner_conditions = self._divide_conditions(fields)
         if not are_met(conditions_here, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
@@ -222,19 +223,23 @@ class Walk(NamedTuple):
         If a condition on each element is not met, only this element is left out. If any other condition is not met, the
         whole array is left out.
 
-        The examples below are for the path `[id=temp].value`. In [{"id": "temp", "value": 20}, {"id": "hum"}], the path
-        chooses the first element. In [[{"id": "temp"}], [{"id": "temp"}]], whose elements are arrays themselves, the
-        path chooses an element of each inner array.
+        With the path `[id=temp].value`, in an array such as [{"id": "temp", "value": 20}, {"id": "hum", "value": 40}]:
+        `[id=temp].unit=C`  is tested on the chosen element
+        `[id=hum].value=1`  is tested on the array, in which it looks for the element `hum`
+        `unit=C`            is tested on each element
+
+        In [[{"id": "temp"}], [{"id": "temp"}]], the elements are inner arrays, and the path chooses an element of each
+        inner array. All three conditions then count as conditions on each element, and are divided in the inner arrays.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
             step = _next_step(condition)  # such as `[id=temp]` or `unit`; None if the condition is on the array itself
             # If there are inner arrays, `[id=temp]` chooses later, in each inner array.
-            chooses_element = isinstance(step, Choice) and not has_inner_arrays
-            if chooses_element and step == self.paths.common_next_step:  # all paths choose the same element
+            condition_chooses_here = isinstance(step, Choice) and not has_inner_arrays
+            if condition_chooses_here and step == self.paths.common_next_step:  # all paths choose this element, too
                 # `[id=temp].unit=C` is tested on the element with the id `temp`, as `unit=C`.
                 divided.on_chosen_element.append(_without_next_step(condition))
-            elif chooses_element:
+            elif condition_chooses_here:
                 # `[id=hum].value=1` is about another element than the path chooses, and looks for it in the array.
                 divided.on_array.append(condition)
             elif step is None or self.paths.ending_here:
@@ -348,7 +353,10 @@ def single_values(items: ItemsOrReason) -> Iterator[Any]:
 
 
 def _values_inside(value: Any) -> Iterator[Any]:
-    """Yield each value inside of nested arrays; the value itself if it is not an array."""
+    """Yield each value inside of nested arrays; the value itself if it is not an array.
+
+    For a number in MongoDB's notation, such as {"$numberDouble": "1.5"}, yields the plain number.
+    """
     if isinstance(value, list):
         for element in value:
             yield from _values_inside(element)

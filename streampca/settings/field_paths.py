@@ -79,7 +79,7 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     if not field.strip():
         return ()
     paths: list[Path] = []
-    parts: Path = ()
+    current_path: Path = ()  # the parts so far, each a name or a choice, of the path that is being read
     # A match is one or two parts and a separator, such as `values[id=temp].` or `hum,`. The added comma ends the last
     # path. If the rest of the text does not match, the last match is None.
     for match in _split_into_matches(_PARTS_AND_SEPARATOR, f"{field},"):
@@ -89,10 +89,11 @@ def parse_paths(field: str) -> tuple[Path, ...]:
                 f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
                 "an element as in values[id=temp].v, and put a name with [ and = in backticks"
             )
-        parts += new_parts
+        current_path += new_parts
         if match["separator"] == ",":
-            paths.append(parts)
-            parts = ()
+            paths.append(current_path)
+            current_path = ()
+    # Steps are parts without backticks: a and `a` are the same path.
     distinct_paths = {get_steps(path) for path in paths}
     if len(distinct_paths) < len(paths):
         raise ValueError("it names a path twice")
