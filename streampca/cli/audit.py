@@ -43,10 +43,10 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     if _have_equal_bytes(saved, fold_at_end):
         console().print(f"{done}; the checkpoint has the same bytes")
         return
-    # If not the same messages were learned, these raise an error that says so.
+    # These raise an error with the cause if the worker had learned more messages, or fewer, than were learned now.
     _refuse_deleted_messages(where, fold_at_start, saved.fold, fold_at_end)
-    if start not in offsets:
-        _refuse_start_before_worker(where, saved.fold, fold_at_end)
+    if start not in offsets:  # then the start is 0, and the worker may have begun at a later offset
+        _refuse_if_worker_began_later(where, saved.fold, fold_at_end)
     raise StreampcaError(
         f"{done}, and the checkpoint has other bytes. The worker that wrote it may have had another processor, "
         "other libraries or an earlier release; if not, records were lost or learned twice: please report it"
@@ -72,8 +72,11 @@ def _refuse_deleted_messages(where: str, at_start: Fold, saved: Fold, learned_ag
         )
 
 
-def _refuse_start_before_worker(where: str, saved: Fold, learned_again: Fold) -> None:
-    """Raise `StreampcaError` if the records from 0 hold more messages than the worker had learned."""
+def _refuse_if_worker_began_later(where: str, saved: Fold, learned_again: Fold) -> None:
+    """If more messages were learned again from offset 0 on than the worker had learned, raise `StreampcaError`.
+
+    In this case, the worker had begun at a later offset.
+    """
     learned_count, count_now = saved.stats.messages, learned_again.stats.messages
     if count_now > learned_count:
         raise StreampcaError(

@@ -63,7 +63,7 @@ def run(
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
     # If `field` reads elements of arrays, an element such as {"id": "temp", …} may have moved within its array. The
-    # metadata of this table hold the index of each element in all rows, rejected or not.
+    # metadata of the table `rejected_rows` say at which indices each element was found, also in rows that were learned.
     element_indices = decode_element_indices(rejected_rows)
     print_warning(element_indices.warning)  # "" if no element has moved between rows
     about_learning = _describe_learned(checkpoint, settings.store)

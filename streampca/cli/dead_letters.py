@@ -99,7 +99,8 @@ def select_letters(
 ) -> Iterator[DeadLetter]:
     """Yield the letters of `topic` that the filter accepts and that were not replayed yet.
 
-    Raises `SourceError` if a letter is of a partition that `topic` does not have.
+    Raises `SourceError` if a letter is of a partition that `topic`, with `partition_count` partitions, does not have.
+    By default, letters of any partition are accepted.
     """
     for letter in DeadLetterTopic(read).letters():
         origin = letter.origin
@@ -109,7 +110,7 @@ def select_letters(
         if origin.partition >= partition_count:
             raise SourceError(
                 f"a dead letter is of partition {origin.partition} of {topic}, which has {partition_count}; "
-                "select others with --partition"
+                "replay the letters of other partitions with --partition"
             )
         yield letter
 

@@ -111,7 +111,7 @@ class MemberStart(ABC):
             finding += "; whether it is compacted is unknown without the right DescribeConfigs"
         return finding
 
-    def _find_committed(self) -> str:
+    def _read_committed_offsets(self) -> str:
         """Look up the offsets that the group has committed. Returns for how many partitions it has committed one."""
         partitions = self.source.partitions()
         self.committed = self.source.committed(partitions)

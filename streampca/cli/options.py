@@ -204,7 +204,8 @@ def command(
             if wants_raw_options:
                 function(options, **arguments)
                 return
-            settings_class_name = annotation  # a text, since importing the class is slow
+            # The annotation is the name of a class. `read_settings` imports the class, which is slow, only now.
+            settings_class_name = annotation
             with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)
 

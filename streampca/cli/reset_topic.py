@@ -81,10 +81,10 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
 
 
 def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
-    """Return the consumer group to move to the adopted topic, by role: worker, transform.
+    """Return the consumer groups that are to continue in the topic with the new id, by role.
 
-    With `role`, it is the group of this role. Otherwise, it is the workers' group, and if there is an output topic,
-    also the group of transform.
+    The roles are worker and transform. With `role`, only the group of this role is returned. Otherwise, it is the
+    workers' group, and if there is an output topic, also the group of transform.
     """
     groups = {"worker": settings.group_id, "transform": settings.transform_group_id}
     if role is None:

@@ -83,14 +83,15 @@ class TransformStart(MemberStart):
             settings.output_topic,
             needs_past_scores=self.output_fields.needs_past_scores,
             p_below=settings.only_p_below,
-            field=settings.field_with_names,
+            field=settings.field_with_names,  # it may name the model's dimensions
             pins=self._pins.all,
         )
 
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        If a step has a `check`, `streampca doctor` runs the check instead of the step.
+        `after` names the steps whose results a step uses. `waits_for` is what the log names while a step is tried
+        again. If a step has a `check`, `streampca doctor` runs the check instead of the step.
         """
         return [
             Step("model", self._find_model, waits_for="model"),
@@ -233,13 +234,13 @@ class TransformStart(MemberStart):
             check_metadata=self.current_model.check_metadata,
             transform_start=settings.transform_start_at,
         )
-        finding = self._find_committed()
+        finding = self._read_committed_offsets()  # a sentence on how many there are
         # A partition that the output topic lacks is left out: it waits until the output topic has grown.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
         starts = self.start_finder.find(partitions)  # raises if the earlier outputs do not fit
         self.positions = {
             partition: start.position
-            for partition, start in starts.positions(partitions).items()
+            for partition, start in starts.by_partition(partitions).items()
             if start.position >= 0  # -1: nobody has read the partition yet
         }
         return finding

@@ -39,8 +39,8 @@ def run(settings: WorkerSettings) -> None:
         metrics,
         worker_log,
         log_fields,
-        # Called if saves stop because brokers do not answer: would they accept dead letters and offsets from a new
-        # client? If so, a restart would help, and the process reports that it is unhealthy.
+        # If saves stop because brokers do not answer, this asks them with a new Kafka client whether they would accept
+        # a save. If they would, the health check fails, so that the process is restarted.
         can_new_client_save=partial(would_brokers_accept_save, settings),
         save_after_s=settings.checkpoint_interval_s,
     ) as process:

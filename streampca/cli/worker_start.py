@@ -38,7 +38,8 @@ class WorkerStart(MemberStart):
     def steps(self) -> list[Step]:
         """Return the steps in their order.
 
-        If a step has a `check`, `streampca doctor` runs the check instead of the step.
+        `after` names the steps whose results a step uses. `waits_for` is what the log names while a step is tried
+        again. If a step has a `check`, `streampca doctor` runs the check instead of the step.
         """
         return [
             Step("store", self._check_store, waits_for="the store"),
@@ -47,7 +48,7 @@ class WorkerStart(MemberStart):
             # Compile before the group is joined, since a group removes a member that does not poll. Doctor does not
             # compile, which takes long.
             Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
-            Step("consumer group", self._find_committed, after=["topic"]),
+            Step("consumer group", self._read_committed_offsets, after=["topic"]),
             Step(
                 "checkpoints",
                 self._check_checkpoints,

@@ -174,11 +174,12 @@ class Assignment(Generic[P]):
             self.resume([partition])
             return
         progress = self.progress[partition]
-        # If the log was truncated and has grown again, the records from the offset `diverged` on are lost, although
-        # they were handled. In all other cases, `diverged` is None, and the lost records begin at our position.
+        # If the log was truncated and has grown again, it holds new records from the offset `diverged` on. The records
+        # that were handled there are gone, so the loss begins at `diverged`. In all other cases, `diverged` is None,
+        # and the loss begins at our position.
         diverged = event.diverged
         lost_from = progress.position if diverged is None else diverged
-        # Resume at our position or later, so that no offset is handled twice.
+        # Resume at our position or later, so that no offset is handled twice. New records before it are skipped.
         resume_at = max(self._policy.choose_resume_offset(event), progress.position)
         self.progress[partition] = progress.skip(position=resume_at, lost_from=lost_from)
         self.resume([partition])
@@ -257,7 +258,8 @@ class Assignment(Generic[P]):
     def _do_restore_step(self) -> None:
         """Do one step of the running attempt, if there is one, and begin to read the partitions that it has restored.
 
-        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one.
+        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one. If the
+        store is still foreign after its countdown, raise `ForeignStoreError` instead: see `_continue_restore`.
         """
         if self._restore_attempt is None:
             return

@@ -81,7 +81,7 @@ class BatchTransformed:
     """A batch of one partition was projected, and is part of the open transaction."""
 
     partition: int
-    messages: int
+    messages: int  # records that hold vectors
     outputs: int  # fewer than messages if some have no output
     version: int  # of the model
     lag: int  # messages of the partition still to come

@@ -73,20 +73,20 @@ class FirstRecords:
     def check(self, batch: Vectors) -> bool:
         """Check a batch if it holds first records of its partition, and return whether the batch may be handled.
 
-        If the batch may not be handled, its records are held back: the caller drops them, and reads them again when
-        `take_due` returns the partition. Raises `RejectLimitError`.
+        If the batch may not be handled, the partition is held back: the caller drops the records of this batch, and
+        reads them again when `take_due` returns the partition. Later batches are still checked until then. Raises
+        `RejectLimitError`.
         """
         partition_check = self._checks.get(batch.partition)
         if partition_check is None:  # the first records were handled before
             return True
         self._check_type(partition_check, batch)
-        if partition_check.is_held_back:  # earlier records must be handled before this batch
+        if partition_check.is_held_back:  # earlier records were dropped, and must be handled before this batch
             return False
         if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Too few records were checked so far. If some of them do not name their type, the partition is held back until
-        # `take_due` returns it: when enough records were checked, or after a minute.
+        # Too few records were checked so far. If some of them do not name their type, hold the partition back.
         has_untyped_records = len(partition_check.untyped_samples) > 0
         may_be_handled = partition_check.is_wait_over or not has_untyped_records
         partition_check.is_held_back = not may_be_handled

@@ -73,8 +73,9 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
-        # By partition: the future of its newest work task, until the loop has taken its result. Until then, the next
-        # work task continues from this result. Later, it continues from what the loop has, such as a fold.
+        # By partition: the future of its newest work task, while this task is in flight. The next work task of the
+        # partition continues from the result of this future. Without a future, it continues from what the loop has,
+        # such as a fold.
         self._newest_work: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
@@ -87,8 +88,8 @@ class InFlight(Generic[R]):
                 oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # The caller must handle `OutOfRange` after the records of the same poll: its handler finishes or drops all that
-        # is in flight of the partition, and would miss records that are not in flight yet. False is sorted before True.
+        # Put `OutOfRange` last. Its handler finishes or drops all that is in flight of the partition, and by then the
+        # records of this poll must be in flight, too. False is sorted before True.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
@@ -173,8 +174,8 @@ class InFlight(Generic[R]):
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # If this was the newest work task of its partition, the loop gets its result now. So the next work task
-        # continues from what the loop has.
+        # `task.handle` below gives the result to the loop. If this was the newest work task of its partition, remove
+        # its future, since the next work task continues from what the loop then has.
         is_newest_work = self._newest_work.get(task.partition) is task.future
         if is_newest_work:
             del self._newest_work[task.partition]

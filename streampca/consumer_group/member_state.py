@@ -220,9 +220,10 @@ class MemberState(NamedTuple):
         return causes
 
     def _find_changed_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[ProblemKey, str]:
-        """Return the cause of each of the two problems that a tick of the loop shows, or `_ENDED` if it has ended.
+        """Return the causes of the two problems that a tick of the loop shows: no broker answers, saving has stopped.
 
-        A problem that has not changed is left out.
+        The cause is `_ENDED` if the tick shows that there is no such problem, also if there never was one. A problem
+        that the tick does not change may be left out.
         """
         causes: dict[ProblemKey, str] = {}
         if status.connected:

@@ -21,7 +21,7 @@ from streampca.consumer_group.events import (
 if TYPE_CHECKING:  # transform learns nothing, so it need not wait for what learning imports
     from streampca.fold.fold import Fold
 
-_CHUNK_SIZE = 32  # partitions
+_RANGE_SIZE = 32  # partitions
 
 
 class PartitionState(NamedTuple):
@@ -65,8 +65,9 @@ class PartitionState(NamedTuple):
     def _recheck_unsaved_since(self) -> float | None:
         """Return `unsaved_since` or, if all records before the position are saved, None.
 
-        A failed transaction sets the position back to the saved one, but keeps `unsaved_since`: its records are read
-        again, and wait for a save since then. If they cannot be decoded now, or are lost, no record waits for a save.
+        A failed transaction sets the position back to the saved one, but keeps `unsaved_since`: its records have waited
+        for a save since then, and are read again. If they are now lost, or cannot be decoded, the position stays the
+        saved one, and no record waits for a save.
         """
         is_all_saved = self.position == self.saved_up_to
         return None if is_all_saved else self.unsaved_since
@@ -77,14 +78,14 @@ class PartitionState(NamedTuple):
         return self.lag is not None and self.lag <= 0
 
 
-class _Chunk(dict[int, PartitionState]):
-    """The states of up to 32 partitions, by partition number. A chunk in a `PartitionStates` is never changed."""
+class _PartitionRange(dict[int, PartitionState]):
+    """The states of up to 32 partitions with neighbouring numbers, by number. It is not changed after it is filled."""
 
     @cached_property
     def unsaved_since(self) -> float | None:
         """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
 
-        The time is computed once, since the loop asks several times a second, and the chunk is not changed any more.
+        The time is computed once, since the loop asks several times a second, and the states stay the same.
         """
         return _find_earliest(partition_state.unsaved_since for partition_state in self.values())
 
@@ -93,11 +94,11 @@ class PartitionStates(Mapping[int, PartitionState]):
     """The states of partitions, by partition number: an immutable mapping.
 
     A member may own a thousand partitions, and each batch changes one of them. Copying all states for each batch would
-    be slow. So the states lie in chunks of 32 partitions, and `|` copies only the chunks that change.
+    be slow. So the states lie in ranges of 32 partition numbers, and `|` copies only the ranges that change.
     """
 
-    def __init__(self, chunks: Mapping[int, _Chunk] | None = None) -> None:
-        self._chunks = chunks or {}  # by partition number // 32
+    def __init__(self, ranges: Mapping[int, _PartitionRange] | None = None) -> None:
+        self._ranges = ranges or {}  # by partition number // 32
 
     def after(self, event: MemberEvent, now: float) -> "PartitionStates":
         """Return the states after an event; `now` is in monotonic seconds."""
@@ -142,29 +143,29 @@ class PartitionStates(Mapping[int, PartitionState]):
     @property
     def unsaved_since(self) -> float | None:
         """When the oldest unsaved record was read, in monotonic seconds; None if no record waits for a save."""
-        return _find_earliest(chunk.unsaved_since for chunk in self._chunks.values())
+        return _find_earliest(partition_range.unsaved_since for partition_range in self._ranges.values())
 
     def values(self) -> Iterator[PartitionState]:  # type: ignore[override]  # faster than Mapping's
-        return chain.from_iterable(chunk.values() for chunk in self._chunks.values())
+        return chain.from_iterable(partition_range.values() for partition_range in self._ranges.values())
 
     def __getitem__(self, number: int) -> PartitionState:
-        return self._chunks[number // _CHUNK_SIZE][number]
+        return self._ranges[number // _RANGE_SIZE][number]
 
     def __iter__(self) -> Iterator[int]:
-        return chain.from_iterable(self._chunks.values())
+        return chain.from_iterable(self._ranges.values())
 
     def __len__(self) -> int:
-        return sum(map(len, self._chunks.values()))
+        return sum(map(len, self._ranges.values()))
 
     def __or__(self, changed: Mapping[int, PartitionState]) -> "PartitionStates":
-        """Return these states with those that have changed; only their chunks are copied."""
-        chunks = dict(self._chunks)
+        """Return these states with those that have changed; only their ranges are copied."""
+        ranges = dict(self._ranges)
         for number, state in changed.items():
-            index = number // _CHUNK_SIZE
-            chunk = _Chunk(chunks.get(index, {}))  # earlier `PartitionStates` share the old chunk
-            chunk[number] = state
-            chunks[index] = chunk
-        return PartitionStates(chunks)
+            index = number // _RANGE_SIZE
+            copied_range = _PartitionRange(ranges.get(index, {}))  # earlier `PartitionStates` share the old range
+            copied_range[number] = state
+            ranges[index] = copied_range
+        return PartitionStates(ranges)
 
 
 def _find_earliest(times: Iterable[float | None]) -> float | None:

@@ -78,10 +78,10 @@ def member_process(
 ) -> Iterator[Process]:
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
-    A record should be saved `save_after_s` after it was read. A save asks brokers in several steps, such as "topic",
-    which asks for the topic's id. If saves stop because brokers do not answer at a step, `can_new_client_save(step)`
-    returns whether they answer a new Kafka client. If they do, the health check fails, so that the process is
-    restarted. Only transform has an output topic.
+    A record should be saved `save_after_s` after it was read. If saves stop because brokers do not answer, the member
+    calls `can_new_client_save` with the step of the save that gets no answer, such as "topic". The call asks the
+    brokers with a new Kafka client whether they would accept a save. If they would, the health check fails, so that the
+    process is restarted. Only transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)
     tokens = BearerTokens(settings.tokens_file) if settings.tokens_file else None

@@ -70,7 +70,7 @@ class Saving(NamedTuple):
         """
         match event:
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
-                # A save has succeeded, so a new Kafka client is not needed. Forget whether brokers have answered one.
+                # A new Kafka client is tried only while saves fail. A save has succeeded, so forget the last try.
                 return self._replace(failures={}, was_new_client_answered=False)
             case TransactionEnded(cause=cause):  # not committed
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))

@@ -78,7 +78,7 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry=_TELEMETRY_OPTIONS,
+        telemetry=_TELEMETRY_OPTIONS,  # how FastAPI uses OpenTelemetry
         # The middleware checks the token; this only documents it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )

@@ -194,7 +194,8 @@ def _decode_row(row: str, label: str) -> Any:
 def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, impute: bool) -> Array:
     """Return the numbers with these names in each record as an array (n, d). Raises `RequestError`.
 
-    With `impute`, a record may lack names, but not all of them. A null becomes NaN.
+    A null becomes NaN; without `impute`, `check_rows` refuses NaN later. With `impute`, a record may also lack names,
+    but not all of them.
     """
     packer = NumberPacker(len(names), null_as_nan=True)
     labels = [repr(name) for name in names]

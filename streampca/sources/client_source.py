@@ -55,7 +55,7 @@ class ClientSource(Source, ABC):
         """Return how far the client has fetched a partition; both offsets are negative if it does not know them."""
 
     @abstractmethod
-    def _hold_assigned(self, partitions: Collection[int]) -> None:
+    def _pause_until_seek(self, partitions: Collection[int]) -> None:
         """Let the client fetch nothing of newly assigned partitions until the caller seeks."""
 
     @abstractmethod
@@ -185,7 +185,7 @@ class ClientSource(Source, ABC):
         self._positions = ReadPositions()  # empty: no records are returned until the caller seeks
         if isinstance(event, Assigned):
             self._assigned = event.partitions  # all partitions of this member, which has given up its earlier ones
-            self._hold_assigned(event.partitions)
+            self._pause_until_seek(event.partitions)
             self.membership = self._take_group_metadata()
         else:
             self._assigned = frozenset()
@@ -212,9 +212,9 @@ class ClientSource(Source, ABC):
                 # the seek, the last record is compared with the log, which tells the two cases apart.
                 self._seek_again(partition, position, last_record, earliest)
                 continue
-            # If the log holds the position now, it was truncated (or counts as truncated, since no record can be
-            # compared) and has grown again: another record is before the position. Otherwise, the log begins after the
-            # position, or ends before it.
+            # If the log holds the position here, it was found to be truncated, or there is no record to compare. In
+            # both cases, it counts as truncated and grown again, with another record before the position. Otherwise,
+            # the log begins after the position, or ends before it.
             diverged = position - 1 if log_holds_position else None
             self._positions.stop(partition)
             events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))

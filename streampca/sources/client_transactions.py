@@ -267,9 +267,11 @@ class ClientTransactions(Transactions, ABC):
         - If the record is an output, the result is `RecordRefusedError`, so that the caller can leave the output out.
         - Otherwise the result is `error`: for a dead letter, or for an output of unknown size.
         """
-        # The client sends a record alone if the record is larger than a batch may be. An unknown size is 0.
+        # The client sends a record alone if the record is larger than a batch may be. An unknown size is 0, so such a
+        # record counts as small.
         is_larger_than_batches = failure.size > self.batch_bytes
-        was_alone_in_batch = is_larger_than_batches or self.batch_bytes == EACH_RECORD_ALONE
+        is_each_record_alone = self.batch_bytes == EACH_RECORD_ALONE
+        was_alone_in_batch = is_larger_than_batches or is_each_record_alone
         if not was_alone_in_batch:
             self._batch_bytes_of_next_producer = self.batch_bytes // _SMALLER_BY
             self._must_measure_records = True

@@ -41,8 +41,8 @@ class OAuthTokens:
         self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        # For each replaced token, the later of two times: its expiry and its replacement. Shortly after this time,
-        # brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
+        # When each replaced token ended: at its expiry or at its replacement, whichever was later. Shortly after this
+        # time, brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
         self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property

@@ -159,8 +159,8 @@ class TimestampReplacer:
 def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     """Return a dead letter with the timestamp of its rejected record, and any other record as it is."""
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0
-    if not has_time_of_sending:
+    gets_time_of_sending = timestamp_ms < 0  # the client sets it
+    if not gets_time_of_sending:
         return record
     # A dead letter; or a note of a replay, which has no original timestamp, and keeps the time of sending (-1).
     original_ms = read_timestamp_of_rejected(headers)
@@ -173,8 +173,8 @@ def _keep_or_replace_timestamp(record: OutgoingFields, earliest_ms: int, latest_
     Otherwise, return a record with the time of sending, and the original timestamp in a header.
     """
     topic, partition, value, key, headers, timestamp_ms = record
-    has_time_of_sending = timestamp_ms < 0
-    if has_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
+    gets_time_of_sending = timestamp_ms < 0  # the client sets it
+    if gets_time_of_sending or earliest_ms <= timestamp_ms <= latest_ms:
         return record
     other_headers = [(name, content) for name, content in headers if name != ORIGINAL_TIMESTAMP_HEADER]
     new_headers = [*other_headers, (ORIGINAL_TIMESTAMP_HEADER, b"%d" % timestamp_ms)]

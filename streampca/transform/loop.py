@@ -73,8 +73,8 @@ class Transformer(MemberLoop):
         self._positions = self._assignment.progress  # of the partitions that this member has restored and still owns
         # Whether this member, or one before it, has accepted a vector. If so, many rejects do not stop the member.
         self._has_accepted_vector = False
-        # The next three attributes describe the open transaction. It commits these positions, which are behind its
-        # records, by partition. Without positions, no transaction is open.
+        # The next three attributes describe the open transaction. By partition: the position that it commits, which is
+        # after its last record, or the start of a new partition. Without positions, no transaction is open.
         self._positions_to_commit: dict[int, Position] = {}
         self._counts = Counter[str]()  # of the transaction's records, by outcome; "all": of all its records
         self._transaction_began_at = 0.0  # monotonic seconds
@@ -132,7 +132,8 @@ class Transformer(MemberLoop):
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
-            # The next tries replace more timestamps by the time of sending, the last try none. Raises if none can help.
+            # Each further try replaces more timestamps by the time of sending. If all of these are refused, a last try
+            # replaces no timestamp. Raises if no further try can help.
             self._timestamps.begin_next_try(error)
         # Brokers do not say which record they refused, so all records of the transaction are sent in the changed way.
         for partition, reached in self._positions_to_commit.items():
@@ -211,7 +212,7 @@ class Transformer(MemberLoop):
         self._notify(
             events.BatchTransformed(
                 batch.partition,
-                messages=len(batch.timestamps),  # one timestamp for each record that holds vectors
+                messages=len(batch.timestamps),  # number of records that hold vectors: each has one timestamp
                 outputs=transformed.output_record_count,
                 version=transformed.version,
                 lag=batch.end - batch.next,
@@ -247,11 +248,11 @@ class Transformer(MemberLoop):
         topic_id = self._outputs.source_topic_id
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._positions_to_commit.items()}
         self._transactions.commit(offsets)
-        self._end_resending_if_all_committed()  # ends what `_adapt_to_refusal` has begun
+        self._end_resending_if_all_committed()  # after a refusal, records were sent again with other timestamps
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_resending_if_all_committed(self) -> None:
-        """If all records of refused transactions are committed now, replace only the usual timestamps again.
+        """If all records of refused transactions are committed, replace only timestamps that the topic does not keep.
 
         After brokers have refused a transaction, its records are sent again with more of their timestamps replaced.
         """
@@ -260,7 +261,7 @@ class Transformer(MemberLoop):
             if reached is None or reached.position >= resend_until:
                 del self._resend_until[partition]
         if not self._resend_until:
-            self._timestamps.forget_failed_tries()  # from now on, only the usual timestamps are replaced
+            self._timestamps.forget_failed_tries()
 
     def _require_same_topic(self) -> None:
         """If the topic was deleted and created again, abort the transaction and raise `TransactionFailedError`.
@@ -308,7 +309,10 @@ class Transformer(MemberLoop):
             raise TimeoutError("the member stops")
 
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
-        """Yield once: the positions at which partitions continue, without partitions that the output topic lacks.
+        """Yield the positions at which partitions continue, without partitions that the output topic lacks.
+
+        `Assignment` calls this, and accepts that partitions are restored one after another, so this is a generator. But
+        it yields only once, since all positions are found together.
 
         Raises `TimeoutError` if a retry can help. Each step may take long, so between steps, `TimeoutError` is also
         raised if the member is to stop.
@@ -341,7 +345,7 @@ class Transformer(MemberLoop):
             self._has_accepted_vector = True
         self._outputs = replace(self._outputs, source_topic_id=starts.topic_id)
         self._add_starts_to_transaction(starts.uncommitted)
-        return starts.positions(partitions)
+        return starts.by_partition(partitions)
 
     def _add_starts_to_transaction(self, starts: Mapping[int, Position]) -> None:
         """Commit the starts of new partitions with the open transaction, so that no later member must find them again.

@@ -36,8 +36,9 @@ class CurrentModel:
         """`version` is a version or the name of a pin; None means the newest.
 
         With `needs_past_scores`, models without past scores are not used. Only records with a p-value below `p_below`
-        get outputs (None: all records). If the setting `field` names the dimensions, models with other names are
-        refused. `pins` reads the version of each pin. `output_topic` is for errors.
+        get outputs (None: all records). `field` is the setting that says where a record holds its vector. If it names
+        the dimensions, a model with other names of dimensions is refused. `pins` reads the version of each pin.
+        `output_topic` is for errors.
         """
         self._cache = cache
         self._output_topic = output_topic
@@ -67,7 +68,7 @@ class CurrentModel:
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        # Once a model is in use, `fixed_version` is None only if the settings ask for the newest model.
+        # `fixed_version` stays None if the settings ask for the newest model. For a pin, the first load sets it.
         has_loaded_fixed_version = self._model is not None and self.fixed_version is not None
         if has_loaded_fixed_version:  # this model stays in use, even if a pin moves
             return ""

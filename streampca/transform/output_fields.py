@@ -135,9 +135,9 @@ def _find_matrix_rows(
 ) -> NDArray[np.int64]:
     """Return for each vector of m records its row (n,) in a matrix that consists of tiles of `GEMM_ROWS` = 32 rows.
 
-    A vector must have the same row in its tile in every batch. If a record has its own tiles, its vectors fill them
-    from row 0 on. Any other record has one vector, in row offset % 32 of a tile. Neighbours of this kind share a tile
-    if they have the same offset // 32.
+    A vector must have the same row in its tile in every batch, because the rounding of a product may depend on this
+    row. If a record has its own tiles, its vectors fill them from row 0 on. Any other record has one vector, in row
+    offset % 32 of a tile. Neighbours of this kind share a tile if they have the same offset // 32.
 
     Example: the records at offsets 30, 31, 33 and 34 have 1, 1, 40 and 1 vectors. The record at 33 has its own tiles.
 
@@ -153,7 +153,7 @@ def _find_matrix_rows(
     are_in_own_tiles = np.repeat(have_own_tiles, counts)
     rows_in_tile = np.where(are_in_own_tiles, indices_in_record, offsets_of_vectors) % GEMM_ROWS
     # A vector in a record's own tiles begins a tile in row 0. Any other vector begins a tile if the vector before it is
-    # in another tile.
+    # in another tile: in another shared tile, or in a record's own tile, for which -1 stands.
     no_shared_tile = -1
     shared_tiles = np.where(are_in_own_tiles, no_shared_tile, offsets_of_vectors // GEMM_ROWS)
     differ_from_before = np.diff(shared_tiles, prepend=no_shared_tile) != 0

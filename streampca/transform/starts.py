@@ -40,7 +40,7 @@ class Starts(NamedTuple):
     committed: Mapping[int, Committed]  # by partition, the offsets of the group, also of other partitions
     uncommitted: Mapping[int, Position]  # by partition, where partitions without a committed offset begin
 
-    def positions(self, partitions: Collection[int]) -> dict[int, Position]:
+    def by_partition(self, partitions: Collection[int]) -> dict[int, Position]:
         """Return where each partition is read from: its position in `uncommitted`, or the committed one."""
         positions = {}
         for partition in partitions:

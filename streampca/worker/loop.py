@@ -107,8 +107,9 @@ class Worker(MemberLoop):
         try:
             if not has_crashed:  # after a crash, the next worker learns the records again
                 self._checkpointer.save(self._folds)
-                # The source knows the partitions only until it is closed, so decide now whether this worker publishes.
-                # With an infinite time, a publication is due even just after the last one.
+                # The source knows the partitions only until it is closed, so ask now whether this worker must publish.
+                # It publishes below, after it has left the group. With an infinite time, a publication is due even just
+                # after the last one.
                 publish = self._checkpointer.begin_publication_if_due(self._folds, now=math.inf)
         finally:
             self._dead_letters.close()

@@ -87,12 +87,13 @@ class CheckpointReader:
         self.unreadable: dict[int, str] = {}  # by partition, why the last `read` could not read its checkpoint
 
     def read(self, listed: ListedCheckpoints) -> Iterator[Checkpoint]:
-        """Yield the newest checkpoint of each partition. Those that cannot be read are noted in `unreadable` instead.
+        """Yield the newest checkpoint of each partition. Checkpoints that cannot be read are noted in `unreadable`.
 
-        A checkpoint that has learned nothing yet takes this worker's settings. Raises `StoreBusyError`.
+        Each is adapted to this worker's settings: a checkpoint that has learned nothing yet takes them. Raises
+        `StoreBusyError`.
         """
         self.unreadable = {}
-        in_memory = self._find_in_memory(listed)
+        in_memory = self._find_in_memory(listed)  # cached checkpoints, and this worker's own
         to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in in_memory}
         # Threads read the checkpoints. `answers` yields one answer for each partition in `to_read`, in its order, which
         # is also the order of `listed.offsets`.
@@ -102,11 +103,11 @@ class CheckpointReader:
                 yield in_memory[partition].adapt_to(self._fold_config)
                 continue
             answer_of_partition = next(answers)
-            newest = self._take_checkpoint(answer_of_partition)  # None: it was deleted, or cannot be read
+            newest = self._adapt_and_cache(answer_of_partition)  # None: it was deleted, or cannot be read
             if newest is not None:
                 yield newest
 
-    def _take_checkpoint(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
+    def _adapt_and_cache(self, answer: Answer[Checkpoint | None]) -> Checkpoint | None:
         """Return the checkpoint that was read, adapted to this worker's settings, and cache it.
 
         Returns None if it was deleted, or cannot be read; the latter is noted in `unreadable`.
@@ -211,7 +212,7 @@ class Publisher:
         Raises `PartitionsMissingError`.
         """
         # The newest model has not learned the new vectors, so it scores them. If its past scores are not valid, they
-        # begin anew, and a merge of the checkpoints without pending vectors scores the pending vectors.
+        # begin anew. Then a model of the same checkpoints without their pending vectors scores the pending vectors.
         newest = self._find_model_with_valid_scores()
         scoring_model = newest.model if newest else self._merge_without_pending(listed)
         reader = self._checkpoint_reader

@@ -97,8 +97,8 @@ class Restorer:
         """Check the store, load the checkpoints, then begin new partitions. Yield folds as soon as they are restored.
 
         At last, note in `AssignedFolds` why partitions could not be restored. Raises `StoreError` if the store cannot
-        be listed. If the store fails later, raises `StoreError` only if no partition is restored and none is new.
-        Also raises `TimeoutError` or `ForeignStoreError`.
+        be listed, or if it fails later and no partition of this worker is restored or new. Also raises `TimeoutError`
+        or `ForeignStoreError`.
         """
         comparison = yield from self._compare_store(partitions)
         # Partitions whose committed offset is ahead of the newest checkpoint must not continue.
@@ -274,9 +274,9 @@ class Restorer:
     def _find_starts(
         self, partitions: Sequence[int], backfills: Sequence[Checkpoint], committed_starts: Mapping[int, int]
     ) -> dict[int, int]:
-        """Return the offsets, by partition, at which new partitions begin, unless they begin at the earliest record.
+        """Return start offsets of new partitions. A partition without a start begins at its earliest record.
 
-        An earlier owner may have committed where a partition begins. For the other partitions, the setting decides.
+        An earlier owner may have committed where a partition begins. Otherwise, the setting `start` decides.
         """
         starts = {partition: committed_starts[partition] for partition in partitions if partition in committed_starts}
         undecided = [partition for partition in partitions if partition not in starts]
@@ -311,8 +311,8 @@ class Restorer:
     ) -> None:
         """Log where each partition begins, and whether an owner's commit or the setting `start` has decided this.
 
-        `committed_starts` are the starts that earlier owners had committed. `wanted_starts` are the offsets that this
-        worker has tried to commit then: the same starts, and for the other partitions its own choice.
+        `committed_starts` are the starts that earlier owners had committed. `wanted_starts` are the starts that this
+        worker has tried to commit: the committed start of a partition if there is one, otherwise its own choice.
         """
         for partition, fold in folds.items():
             was_committed_before = partition in committed_starts

@@ -112,7 +112,7 @@ def test_every_event_has_a_strategy() -> None:
 
 def shown(state: MemberState) -> str:
     """All that a state holds; its partitions have no text of their own."""
-    return repr((state._replace(partitions=NO_PARTITIONS), state.partitions._chunks))
+    return repr((state._replace(partitions=NO_PARTITIONS), state.partitions._ranges))
 
 
 @given(TIMELINES, EVENTS)
@@ -230,13 +230,13 @@ def test_a_status_report_is_read_as_it_was_written(
     ],
 )
 def test_an_event_of_one_partition_copies_few_of_a_thousand(count: int, of_one: Callable[[int], MemberEvent]) -> None:
-    """The chunk of the partition; all others are the same objects as before."""
+    """The range of the partition; all others are the same objects as before."""
     state, now = after([(0.0, PartitionsAssigned(dict.fromkeys(range(count), 5)))])
     for partition in (0, count // 2, count - 1):
-        before = state.partitions._chunks
-        chunks = state.after(of_one(partition), now).partitions._chunks
-        assert [index for index, chunk in chunks.items() if chunk is not before[index]] == [partition // 32]
-        assert max(map(len, chunks.values())) <= 32
+        before = state.partitions._ranges
+        ranges = state.after(of_one(partition), now).partitions._ranges
+        assert [index for index, states in ranges.items() if states is not before[index]] == [partition // 32]
+        assert max(map(len, ranges.values())) <= 32
 
 
 @given(TIMELINES)

@@ -45,7 +45,7 @@ def origin(offset: int, topic_id: str | None) -> bytes:
 
 def find(world: World, start: str | int | None = None) -> int:
     """Return the position at which a member begins partition 0."""
-    return Member(world, start=start).finder.find([0]).positions([0])[0].position
+    return Member(world, start=start).finder.find([0]).by_partition([0])[0].position
 
 
 @settings(max_examples=40)
@@ -292,7 +292,7 @@ def test_a_member_is_not_refused_because_another_one_writes_the_first_outputs_me
         return looks[-1]
 
     starting.source.committed = look  # type: ignore[method-assign]
-    assert starting.finder.find([0]).positions([0])[0].position == 5
+    assert starting.finder.find([0]).by_partition([0])[0].position == 5
     assert looks[0] == {}
 
 

@@ -168,13 +168,15 @@ def parse(raw: RawRequest, limits: Limits, version: int | str | None) -> Inferen
     for output in request.outputs:
         as_bytes = output.parameters.binary_data
         as_bytes_by_output[output.name] = bytes_by_default if as_bytes is None else as_bytes
+    if not as_bytes_by_output:  # the request names no outputs
+        as_bytes_by_output = dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default)
     return Inference.model_construct(  # the fields are valid already
         version=version,
         id=request.id,
         vectors=vectors,
         basis=request.parameters.basis,
         fields=[name for name in SCORES if name in as_bytes_by_output],
-        outputs=as_bytes_by_output or dict.fromkeys(_DEFAULT_OUTPUTS, bytes_by_default),
+        outputs=as_bytes_by_output,
     )
 
 

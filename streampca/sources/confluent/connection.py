@@ -62,7 +62,7 @@ class ConfluentConnection(ClientConnection):
         self._errors: deque[KafkaError] = deque(maxlen=100)  # not handled yet
         self._options = connection_options(settings) | {"error_cb": self._errors.append}
         self._open()
-        self._next_request_at = 0.0  # by time.monotonic
+        self._next_background_request_at = 0.0  # `log_outages` asks for the topic again then; by time.monotonic
 
     def start(self) -> Self:
         """Wait for the first answer. Raises `SourceError`, also if the topic is missing."""
@@ -101,8 +101,8 @@ class ConfluentConnection(ClientConnection):
         self._replace_admin_client_if_unanswered()
         self._poll_client_errors()
         self._take_background_answer()
-        if self._background_request is None and time.monotonic() >= self._next_request_at:
-            self._next_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
+        if self._background_request is None and time.monotonic() >= self._next_background_request_at:
+            self._next_background_request_at = time.monotonic() + _BACKGROUND_INTERVAL_S
             self._background_request = self._request_topic(_BACKGROUND_TIMEOUT_S)
         super().log_outages()
 

@@ -129,7 +129,7 @@ class ConfluentSource(ClientSource):
         _, end = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
         return Reached(next=self._ends_reached.get(partition, UNKNOWN), end=end)
 
-    def _hold_assigned(self, partitions: Collection[int]) -> None:
+    def _pause_until_seek(self, partitions: Collection[int]) -> None:
         """Do nothing: `_on_assign` has assigned an empty list, so the client fetches nothing until the caller seeks."""
 
     def _take_group_metadata(self) -> Any:

@@ -142,7 +142,7 @@ class ConfluentProducer(ClientProducer):
         # to be sent again with another timestamp.
         self._letters_to_resend: list[ProducedRecord] = []
         # If brokers have not acknowledged any record for this long, a new producer replaces this one.
-        self._replace_after_s = REPLACE_CLIENT_AFTER_S
+        self._replace_producer_after_s = REPLACE_CLIENT_AFTER_S
         self._connection = ConfluentConnection(self._settings, self._topic).start()
         limit_of_topic = int(self._connection.topic_configs().get("max.message.bytes", _BATCH_BYTES))
         self._options = connection_options(self._settings) | {
@@ -172,7 +172,10 @@ class ConfluentProducer(ClientProducer):
         self._enqueue(self._last_number, record)
 
     def _enqueue(self, number: int, record: ProducedRecord) -> None:
-        """Add a record to the producer's queue; if the queue is full, wait for room. Raises `SourceError`."""
+        """Add a record to the producer's queue; if the queue is full, wait for room. Raises `SourceError`.
+
+        `number` is the number of the record in `_unacknowledged`.
+        """
         try:
             self._add_to_queue(number, record)
             return
@@ -233,9 +236,10 @@ class ConfluentProducer(ClientProducer):
         """Replace the producer if brokers answer, but have not acknowledged its records for long."""
         if not self._connection.connected:
             self._waiting_since = time.monotonic()  # an outage does not count
-        if self._unacknowledged and self._connection.should_replace(self._waiting_since, self._replace_after_s):
+        limit_s = self._replace_producer_after_s
+        if self._unacknowledged and self._connection.should_replace(self._waiting_since, limit_s):
             log.debug("producer replaced", unacknowledged=len(self._unacknowledged))
-            self._replace_after_s *= 2  # a large record may need longer
+            self._replace_producer_after_s *= 2  # a large record may need longer
             self._producer.purge()
             self._open()  # enqueues the records again
 
@@ -252,7 +256,7 @@ class ConfluentProducer(ClientProducer):
         if error is None:
             del self._unacknowledged[number]
             self._waiting_since = time.monotonic()
-            self._replace_after_s = REPLACE_CLIENT_AFTER_S  # the usual limit again: this producer gets answers
+            self._replace_producer_after_s = REPLACE_CLIENT_AFTER_S  # it is longer after a replacement
             return
         letter_to_resend = self._replace_refused_timestamp(record, error.code())
         if letter_to_resend is None:

@@ -69,7 +69,7 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_keyfile": settings.ssl_keyfile,
         "ssl_password": key_password(settings),
         "ssl_check_hostname": True,
-        "api_version": api_version,
+        "api_version": api_version,  # a variable of this module, which the demo sets
         "client_id": settings.client_id,
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen

@@ -66,7 +66,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         else:  # without a group, all partitions are assigned to this consumer
             self._assigned = self._connection.partitions()
             self._consumer.assign([TopicPartition(self._topic, partition) for partition in self._assigned])
-            self._hold_assigned(self._assigned)
+            self._pause_until_seek(self._assigned)
 
     def _fetch(self, timeout_s: float) -> Mapping[int, Sequence[Record]]:
         """Return new records by partition; none if a rebalance begins."""
@@ -175,7 +175,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             client_internals.rejoin_group(self._consumer)
         self._partitions_before = partitions
 
-    def _hold_assigned(self, partitions: Collection[int]) -> None:
+    def _pause_until_seek(self, partitions: Collection[int]) -> None:
         """Pause newly assigned partitions until the caller seeks."""
         for partition in partitions:
             tp = TopicPartition(self._topic, partition)

@@ -109,7 +109,7 @@ class KafkaPythonProducer(ClientProducer):
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
-                self._resend_or_raise(oldest.record, error)
+                self._resend_or_raise(oldest.record, error)  # adds a letter that is sent again to the end of the queue
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
