@@ -119,7 +119,8 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     is_first_block = not state.count
     if is_first_block or not center:
         return state, clipped
-    stream_was_constant = state.total_variance == 0  # then a rounded mean would make all later values outliers
+    # In a stream without variance, a value that differs from its mean is an outlier, even if the mean is only rounded.
+    stream_was_constant = state.total_variance == 0
     block_mean = _compute_exact_mean(clipped) if stream_was_constant else compute_observed_mean(clipped)
     begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
     return replace(state, mean=np.where(begins_in_block, block_mean, state.mean)), clipped

@@ -113,6 +113,7 @@ class SchemaRegistry:
             schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
         except (SourceError, TimeoutError) as error:
+            # An error of this schema alone becomes a `KeyError`, at once or after five minutes.
             raise self._find_error_to_raise(schema_id, error) from None
         self._failing_since.pop(schema_id, None)
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)

@@ -167,7 +167,7 @@ def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors
 def _any_in_record(is_true: NDArray[np.bool_], vector_counts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return for each of m records whether `is_true` (n,) holds for any of its vectors.
 
-    `vector_counts` (m,) says how many vectors each record has.
+    `vector_counts` (m,) says how many vectors each record has, at least one: `reduceat` returns a wrong value for none.
     """
     first_rows = np.cumsum(vector_counts) - vector_counts
     return np.logical_or.reduceat(is_true, first_rows)
