@@ -201,8 +201,8 @@ class Walk(NamedTuple):
         has_inner_arrays = any(isinstance(element, list) for element in array)
         # Choices such as `[id=temp]`. If there are inner arrays, the choices are made later, in each inner array.
         choices = [] if has_inner_arrays else [step for step in self.paths.by_next_step if isinstance(step, Choice)]
-        # If all paths choose `[id=temp]`, the condition `[id=temp].ok=1` is tested on the chosen element, `ok=1` on each
-        # element, and `[id=hum].ok=1` on the array, in which it looks for the element `hum`.
+        # If all paths choose `[id=temp]`, the condition `[id=temp].ok=1` is tested on the chosen element, `ok=1` on
+        # each element, and `[id=hum].ok=1` on the array, in which it looks for the element `hum`.
         conditions = self._divide_conditions_in_array(has_inner_arrays=has_inner_arrays)
         if not are_met(conditions.on_array, array, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
