@@ -231,10 +231,11 @@ class Assignment(Generic[P]):
         self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
 
     def _continue_restore(self, now: float) -> None:
-        """Do the next step of the attempt to restore. If the last attempt has ended, begin another when it is time.
+        """Do the next step of the attempt to restore the progress of the assigned partitions from the store.
 
-        A store is foreign if the group's workers have saved to another store. For the first minute of retries, a
-        foreign store is only reported. Then raises `ForeignStoreError`.
+        If the last attempt has ended before all partitions were restored, another begins when it is time. A store is
+        foreign if the group's workers have saved to another store. For the first minute of retries, a foreign store is
+        only reported. Then raises `ForeignStoreError`.
         """
         must_retry = self._restore_attempt is None and len(self._to_restore) > 0
         if must_retry:

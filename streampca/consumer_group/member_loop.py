@@ -19,7 +19,10 @@ class MemberLoop(ABC):
     """A member of the group, which works in the thread that calls `run`; subclasses say what a turn does."""
 
     def __init__(self, source: Source, in_flight: InFlight[Any], notify: events.Notify, seen_names: SeenNames) -> None:
-        """The setting `field` may name the numbers of a vector. `seen_names` notes which names have had a number."""
+        """Create a loop, which warns once of names in the setting `field` that have no number in the first records.
+
+        `seen_names` collects the names that had a number in any of these records.
+        """
         self._source = source
         self._in_flight = in_flight
         self._notify = notify

@@ -187,8 +187,8 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # Only whitening needs the model from here on: it divides the coordinates by the model's standard
-            # deviations. In scikit-learn, they have ddof=1, as in the unbiased model.
+            # `in_basis` uses the model only to whiten: it divides the coordinates by the model's standard deviations.
+            # scikit-learn divides by standard deviations with ddof=1, which are those of `unbiased_model`.
             with_unbiased_model = replace(projected, model=fit.unbiased_model)
             return with_unbiased_model.in_basis(self._basis).astype(V.dtype, copy=False)
 
@@ -216,7 +216,7 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         model = self.model_
 
         def compute_p_values(V: Array) -> F64:
-            scores = model.project(V).relative_scores
+            scores = model.project(V).relative_scores  # divided by the scores that the model expects of new rows
             p_values = past_scores.p_values(scores)
             return p_values.score  # the score combines T² and SPE, which have p-values of their own
 

@@ -34,7 +34,7 @@ _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format
 #     vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
 #     field:   distance to the blocks (u4)
 #     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the position and the sizes of a batch
-_BLOCK_FIELDS = (2, 3)  # the fields that lead to the dictionaries and to the record batches
+_BLOCK_FIELDS = (2, 3)  # numbers of the table's fields that lead to blocks: `dictionaries` and `recordBatches`
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
 _PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, or write one file with all rows"
@@ -268,8 +268,8 @@ def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     bytes too early. The columns then seem to end long before the last footer, with the boundary PAR1 PAR1 between them
     and the footer.
 
-    If the last file is long, its columns seem to end after the boundary. This is not refused here: pyarrow raises an
-    error when it reads the boundary as part of a column.
+    If the last file is longer than all earlier files together, its columns seem to end after the boundary. This is not
+    refused here: pyarrow raises an error when it reads the boundary as part of a column.
     """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     last_group = metadata.row_group(metadata.num_row_groups - 1)
@@ -311,9 +311,9 @@ def _find_end_of_batches(footer: bytes) -> int:
     vtable_position = table_position - distance_from_vtable
     vtable_size = read_number(vtable_position, "<u2")
     end_of_batches = 0
-    for field in _BLOCK_FIELDS:
+    for field_number in _BLOCK_FIELDS:  # dictionaries, then record batches
         # The vtable has two sizes, then the offset of each field. Each size and each offset is a number of 2 bytes.
-        place_in_vtable = 2 + 2 + 2 * field
+        place_in_vtable = 2 + 2 + 2 * field_number
         is_in_vtable = place_in_vtable < vtable_size
         field_offset = read_number(vtable_position + place_in_vtable, "<u2") if is_in_vtable else 0
         if field_offset == 0:  # the field is not set

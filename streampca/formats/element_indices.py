@@ -113,7 +113,7 @@ class ElementIndices:
         """A message for the user about the first element that was found at two indices; "" if no element has moved."""
         # By array: the index of each element, by the text that identifies the element.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
-        # By the path to an array: the ends of the paths of `field` after the array, for the warning. If `field` is
+        # For the warning: what follows the array in each path of `field`, by the path to the array. If `field` is
         # "items.x,items.y", this is {"items": [".x", ".y"]}.
         self._path_ends_by_array: dict[str, list[str]] = {}
         self._remembered_text_count = 0  # how many texts identify elements, in all arrays; it is limited
@@ -186,7 +186,7 @@ class ElementIndices:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
             decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        # For the warning: the ends of the paths of `field` after each array. If `field` is "sensors.value", this is
+        # For the warning: what follows each array in the paths of `field`. If `field` is "sensors.value", this is
         # {"sensors": [".value"]}.
         decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]

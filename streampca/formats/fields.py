@@ -290,7 +290,8 @@ class NumberFields:
 
         For the paths 0 and 1 to `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives {0: [1, 3], 1: [2, 4]}.
         """
-        check_size(8 * len(path_indices) * len(elements.array), _MAX_BYTES)
+        bytes_of_lists = 8 * len(path_indices) * len(elements.array)  # a list has a pointer of 8 bytes for each value
+        check_size(bytes_of_lists, _MAX_BYTES)
         dicts_of_elements = [self._value_by_path(items) for items in elements.items_of_each_element()]
         # If an element meets the conditions of `where`, its dict has all these paths. If not, the dict is empty.
         return {
@@ -344,6 +345,7 @@ class NumberFields:
                 return SkipReason.CONDITION_UNMET
             if not absent_values:  # all values are `SkipReason.NULL`
                 return SkipReason.NULL
+            # Otherwise some values are absent: step 2 decides whether their paths are wrong.
         # 2. Is a path wrong, or an entry missing without `impute`?
         if absent_values:
             are_all_absent = len(absent_values) == len(values)
@@ -454,11 +456,11 @@ class NumberFields:
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
+        An array is positional if the index of an element says which entries of a vector the element holds.
         `items` has one item for each path, except that paths into the same array have one item together.
         With the path `w`:
         {"w": [[1, 2], [3, 4]]}  gives the innermost arrays [1, 2] and [3, 4].
-        [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of elements is called positional: the index of an
-                                 element says which entry of the vector the element holds.
+        [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of the two objects is positional.
         """
         values = list[Any]()
         positional_arrays = list[_PositionalArray]()

@@ -25,7 +25,7 @@ _ENCODED = _PLACEHOLDER.encode()
 _UNAVAILABLE = (
     _PLACEHOLDER, [_PLACEHOLDER], _ENCODED, list(_ENCODED), base64.b64encode(_ENCODED).decode(), _ENCODED.hex(),
 )  # fmt: skip
-_WORDS = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
+_NUMBER_BY_WORD = dict.fromkeys(MISSING, float("nan")) | {"true": 1.0, "false": 0.0}
 _SPARSE = re.compile(r"\{[\d:.,eE+\s-]*\}/\d+")  # as pgvector's sparsevec writes 1:0.5 and 3:2 of 5 numbers
 _FROM_URL_SAFE = str.maketrans("-_", "+/")
 _MIN_LINE = 60  # letters: encoders wrap base64 into lines of 60 to 76
@@ -34,8 +34,8 @@ _MIN_LINE = 60  # letters: encoders wrap base64 into lines of 60 to 76
 def parse_cell(cell: str) -> float | None:
     """Return the number in a text, NaN if it is missing, or None if the text holds something else."""
     word = cell.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
+    if word in _NUMBER_BY_WORD:
+        return _NUMBER_BY_WORD[word]
     if "_" in word:  # such as 1_000, which `float` would read as a number
         return None
     try:

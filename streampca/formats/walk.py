@@ -139,7 +139,8 @@ class Walk(NamedTuple):
         all_paths_end_here = not self.paths.by_next_step  # no path has a further step
         if all_paths_end_here:
             return self._find_whole(value)
-        # A text that holds JSON is parsed, so that the paths can lead into its content.
+        # A text that holds JSON is parsed, so that the paths can lead into its content. The content may hold such texts
+        # again, down to a limited depth: below this value, fewer levels remain.
         content, remaining_json_texts = parse_json_texts(value, self.max_json_texts)
         walk = Walk(self.paths, self.conditions, max_json_texts=remaining_json_texts)
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)

@@ -36,12 +36,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     3. Compute the next columns [C | F], all of which `State.C` holds. If the state keeps its covariance Σ, add the
        block to Σ, and compute the columns from Σ. Otherwise compute the columns from rows for the past and the block.
     """
-    # `rows` has a row for each message of the block. `prepare_block` writes the standardised messages to these rows,
-    # and `block.learn` replaces them by the rows √c·y: y is the centred message, and c its share of the weight. If Σ is
-    # not kept, empty rows come first, in which `_update_without_covariance` writes the past.
-    past_row_count = 0 if config.keeps_covariance else state.rank  # one for each column of [C | F]
-    rows = np.empty((past_row_count + len(V), config.dimensions), config.dtype)
-    block_rows = rows[past_row_count:]
+    rows, block_rows = _allocate_rows(state, len(V), config)
     prepared = prepare_block(state, V, retention, config, standardised_out=block_rows)
     weights = prepared.weights
     learned = block.learn(
@@ -51,7 +46,9 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         total_variance=state.total_variance,
         weights=weights,
         smallest_variance=config.smallest_value**2,
-        Y=block_rows,  # may be the same memory as `prepared.V`: a message is read before its row is written
+        # Filled in with the rows √c·y: y is the centred message, and c its share of the weight. This may be the memory
+        # of `prepared.V`, because each message is read before its row is written.
+        Y=block_rows,
     )
     losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
     partly_updated = replace(  # Σ and [C | F] are still from before the block
@@ -68,6 +65,17 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
     if config.keeps_covariance:
         return _update_with_covariance(partly_updated, prepared, learned, config), losses
     return _update_without_covariance(partly_updated, prepared, learned, rows, config), losses
+
+
+def _allocate_rows(state: State, message_count: int, config: LearningConfig) -> tuple[Array, Array]:
+    """Return the empty rows for the past and the block, and the view of these rows that belongs to the block.
+
+    The block has a row for each message. If Σ is not kept, rows for the past come first, one for each column of
+    [C | F]. `_update_without_covariance` fills them in, and needs them in one array with the rows of the block.
+    """
+    past_row_count = 0 if config.keeps_covariance else state.rank
+    rows = np.empty((past_row_count + message_count, config.dimensions), config.dtype)
+    return rows, rows[past_row_count:]
 
 
 def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Losses:

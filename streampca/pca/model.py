@@ -81,7 +81,7 @@ class Model:
 
     @cached_property
     def spikes(self) -> spiked_covariance.Spikes:
-        """The covariance of the stream, as estimated from the variances along the axes."""
+        """The estimated covariance of the stream: noise in all directions, and more variance along some axes."""
         d = self.seen_dimensions
         variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
         return spiked_covariance.estimate_spikes(variance, d, self.total_variance, self.weight, self.components.dtype)

@@ -52,6 +52,7 @@ def choose_scale(state: State, V: Array) -> F64:
     squares = np.nan_to_num(np.square(values - mean))
     differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # values that differ from the mean
     mean_square = squares.sum(axis=0) / differing_count
+    # `weight` is the number of messages whose rounding errors may have added up.
     scale[is_constant] = compute_scale(variance=mean_square, mean=mean, weight=len(V))
     return scale
 
@@ -85,7 +86,8 @@ def sum_squares(Y: Array) -> F64:
 def standardise(V: Array, mean: F64, scale: F64, Z: Array) -> Array:
     """Write (v − mean) · scale of the messages v in V (n, d) to Z (n, d), and return Z.
 
-    `as_kernel_input` must have made V, so that this is compiled once for each type of number.
+    V must come from `as_kernel_input`, which makes it contiguous and read-only: for any other kind of array, numba
+    would compile this function again.
     """
     for s in range(V.shape[0]):
         for j in range(V.shape[1]):

@@ -59,8 +59,9 @@ class State:
         its diagonal.
         """
         d = len(self.mean)
-        if self.known is None:  # every entry has been known since the first message; before it, all shares are 0
-            return np.full(d, float(self.count > 0))
+        if self.known is None:  # every entry has been known since the first message
+            share_of_each_entry = 1.0 if self.count > 0 else 0.0  # 0 before the first message
+            return np.full(d, share_of_each_entry)
         return take_entry_shares(self.known, d)
 
     @property

@@ -41,8 +41,8 @@ class Models:
         self.location = f"{store.location.rstrip('/')}/{self._folder}"
         self._keep = max(keep, 1)
         self._undeletable: set[int] = set()  # versions whose deletion has failed
-        # These two read from the store itself. A copy that `snapshot` makes keeps them, so it sees new pins and
-        # statuses, although it lists models from a listing that was made once.
+        # `snapshot` copies this object and replaces only `store`, by a view that lists the models once. These two still
+        # read from the store itself, so the copy sees new pins and statuses.
         self._pins = Pins(store, topic)
         self._process_statuses = ProcessStatuses(store, topic)
 

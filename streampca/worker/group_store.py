@@ -201,7 +201,7 @@ class GroupStore:
             raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")
         self._source.commit(start_offsets, format_store_metadata(self._own_identity, is_start=True))
         committed = self.read_committed()  # may be without our offsets: `commit` raises nothing if it was refused
-        # A worker marks the commit of a start in the metadata. A later commit of a checkpoint has no mark.
+        # A commit that is not marked as a start is of a checkpoint, or another tool's: its partition is left out.
         return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
 
     def commit(self, positions: Mapping[int, int]) -> None:

@@ -238,9 +238,12 @@ def add_changes(
         E                   share of the covariance that the messages of the block replace (`replaced_share`)
         η                   share of the weight that the block has (`eta`)
 
-    Changes are predicted for entries that the block lacks, or that began late (gap_prediction.py). Shown changes are
-    about the mean before the block; −δδᵀ makes Σ′ the covariance about the mean after it. `variance` (d,) is the
-    diagonal of Σ′.
+    The shown change is E · (covariance in the block − Σ), although the block has the share η of the weight. For entries
+    that the block lacks, E is 0; for entries that began late, E is larger than η. A change for the share η is predicted
+    for such entries (gap_prediction.py), and 1 − E/η of it corrects the shown change.
+
+    Shown changes are about the mean before the block; −δδᵀ makes Σ′ the covariance about the mean after it. `variance`
+    (d,) is the diagonal of Σ′.
 
     D (d,) is 1/standard deviation of each entry before the block, and `next_D` after the block; both are 1 if the
     stream is not standardised. Changes, δ and `variance` are in the units of the data times D. `covariance_before` and
@@ -257,9 +260,8 @@ def add_changes(
             value = covariance_before[row + j] * (D[i] * D[j])
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
-                # If the messages do not show the pair, E is 0, and the covariance changes as predicted. An entry that
-                # began late has few earlier messages, so E > η and the shown change is too large. The factor is then
-                # negative, and undoes a part of the shown change.
+                # The factor is 1 if the messages do not show the pair. It is negative if the entry began late: the
+                # shown change is then too large, and the factor undoes a part of it.
                 prediction_factor = 1.0 - shown_changes.replaced_share[row + j] / eta
                 value += prediction_factor * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1

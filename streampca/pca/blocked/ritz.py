@@ -63,7 +63,7 @@ def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array 
 
     `start` (d, m) are columns near these axes. D is the diagonal matrix of the factors `to_next_units` (d,), which
     convert the columns of A and the rows of `start`. The leading axes of BᵀB with B = AD are searched, but B itself is
-    not computed. Each step computes:
+    not computed. The result is computed in four steps:
 
     1. X (d, m), an orthonormal basis of the span of D · `start`
     2. S = BᵀBX (d, m)
