@@ -225,15 +225,16 @@ def test_any_encoding_is_read_by_its_mark_or_by_the_hint(tmp_path: Path, encodin
     ("field", "helps"), [("t,p", True), ("p,t", True), ("p,q", False), ("p", False), ("t,x*", False), ("p,t,x*", False)]
 )
 def test_imputing_is_proposed_for_a_missing_column_only_where_it_helps(tmp_path: Path, field: str, helps: bool) -> None:
-    text = "t,h\n1,2\n3,4\n"
-    error = read_error(tmp_path, text, FileOptions(field))
+    path = tmp_path / "v.csv"
+    path.write_text("t,h\n1,2\n3,4\n", encoding="utf-8")
+    error = refusal(InputError, open_rows, path, FileOptions(field))
     assert ("missing=impute" in error) == helps
     if helps:
-        rows = write_and_open(tmp_path, text, FileOptions(field, impute=True))
+        rows = open_rows(path, FileOptions(field, impute=True))
         assert rows.names == field.split(",")
-        assert np.isnan(vectors_of(rows)).any(axis=0).tolist() == [name == "p" for name in rows.names]
+        assert np.isnan(vectors_of(rows)).all(axis=0).tolist() == [name == "p" for name in rows.names]
     else:
-        assert read_error(tmp_path, text, FileOptions(field, impute=True)) == error
+        assert refusal(InputError, open_rows, path, FileOptions(field, impute=True)) == error
 
 
 def test_text_with_the_mark_of_an_encoding_is_not_called_text_of_another(tmp_path: Path) -> None:
