@@ -77,10 +77,10 @@ class Assignment(Generic[P]):
         self._restore_attempt: Generator[Mapping[int, P], None, None] | None = None
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
         # A store is foreign if the group's workers have saved to another store. A network folder may show old contents
-        # for a minute, so a foreign store is only reported until this countdown is over. It is created when an attempt
-        # to restore is retried for the first time; None before.
+        # for a minute. So until this countdown is over, a foreign store is reported, and restoring is retried. It
+        # begins with the first retry, whatever has failed; None before.
         self._foreign_store_countdown: Countdown | None = None
-        self._must_refuse_foreign_store = False  # True once the countdown is over: `ForeignStoreError` ends the member
+        self._must_refuse_foreign_store = False  # True once the countdown is over: a foreign store ends the member
         self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
@@ -170,7 +170,7 @@ class Assignment(Generic[P]):
     def skip_lost_records(self, event: OutOfRange) -> None:
         """Resume a partition after the records that its log has lost. Raises `OffsetGapError`."""
         partition = event.partition
-        if self._can_ignore_loss(event):
+        if self._needs_no_lost_record(event):
             self.resume([partition])
             return
         progress = self.progress[partition]
@@ -185,7 +185,7 @@ class Assignment(Generic[P]):
         self.resume([partition])
         self._notify(events.OffsetsSkipped(partition, lost_from, to=resume_at, truncated=diverged is not None))
 
-    def _can_ignore_loss(self, event: OutOfRange) -> bool:
+    def _needs_no_lost_record(self, event: OutOfRange) -> bool:
         """Return whether this member needs none of the records that the log has lost. There are two cases:
 
         1. This member has handled no record of the partition yet.
@@ -233,14 +233,14 @@ class Assignment(Generic[P]):
     def _continue_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore the progress of the assigned partitions from the store.
 
-        If the last attempt has ended before all partitions were restored, another begins when it is time. A store is
-        foreign if the group's workers have saved to another store. For the first minute of retries, a foreign store is
-        only reported. Then raises `ForeignStoreError`.
+        If the last attempt has ended before all partitions were restored, another begins when it is time. For the first
+        minute of retries, a foreign store, to which the group does not save, is only reported. Then raises
+        `ForeignStoreError`.
         """
         must_retry = self._restore_attempt is None and len(self._to_restore) > 0
         if must_retry:
             is_first_retry = self._foreign_store_countdown is None
-            if is_first_retry:
+            if is_first_retry:  # after any error; the countdown matters only if the store is foreign
                 self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
             self._begin_attempt_when_due(now)
         self._check_foreign_store_countdown(now)

@@ -82,8 +82,8 @@ class OutputShape(NamedTuple):
 def format_output_metadata(shape: OutputShape | None, topic_id: str, last: LastRecord | None) -> str:
     """Return the metadata that a member of transform commits with an offset, such as "k=3 d=10 topic=AbC last=41@2".
 
-    `shape` may come from earlier metadata. If these have no shape, it is None, and the text begins with a space, which
-    readers ignore. `last` is the record before the offset; None if it is not known.
+    `shape` is None if it was read from metadata that have none. The text then begins with a space, which does not
+    matter. `last` is the record before the offset; None if it is not known.
     """
     text = "" if shape is None else str(shape)
     if topic_id:

@@ -86,7 +86,7 @@ class FirstRecords:
         if partition_check.has_enough_records:
             self.forget([batch.partition])
             return True
-        # Too few records were checked so far. If some of them do not name their type, hold the partition back.
+        # Too few records were checked so far. Wait for more, unless all of them name their type or the wait is over.
         has_untyped_records = len(partition_check.untyped_samples) > 0
         may_be_handled = partition_check.is_wait_over or not has_untyped_records
         partition_check.is_held_back = not may_be_handled
@@ -133,7 +133,7 @@ def _select_unchecked(partition_check: _PartitionCheck, batch: Vectors) -> list[
     unchecked_indices = [index for index, record in enumerate(batch.records) if record.offset >= next_to_check]
     still_needed = FIRST_RECORDS - partition_check.checked
     next_indices = unchecked_indices[:still_needed]
-    # Records of an unknown schema cannot be checked. They are left out, so later batches must bring more records.
+    # Records of an unknown schema cannot be checked. They are left out, and later batches bring others instead.
     rejects = batch.decoded.rejects
     unknown_schema = {reject.index for reject in rejects if reject.reason == "unknown_schema"}
     return [batch.records[index] for index in next_indices if index not in unknown_schema]

@@ -88,8 +88,8 @@ class InFlight(Generic[R]):
                 oldest.exception(timeout_s)  # only waits: `handle_ended` raises the error
             return []
         events = source.poll(_BUSY_POLL_S if self._tasks else timeout_s)
-        # Put `OutOfRange` last. Its handler finishes or drops all that is in flight of the partition, and by then the
-        # records of this poll must be in flight, too. False is sorted before True.
+        # Put `OutOfRange` last: False is sorted before True. Its handler finishes or drops all that is in flight of the
+        # partition. If it came first, the records of this poll would be handled after the loss that they precede.
         return sorted(events, key=lambda event: isinstance(event, OutOfRange))
 
     def decode(self, records: Records, handle: Callable[[Vectors | Undecoded], object]) -> None:
@@ -133,7 +133,7 @@ class InFlight(Generic[R]):
         """Drop what is in flight of these partitions, which will be read again."""
         self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
-            self._newest_work.pop(partition, None)  # the next work task must not continue from a dropped result
+            self._newest_work.pop(partition, None)  # the next work task then continues from what the loop has
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()  # otherwise its waiting functions would still run, though nobody needs their results
@@ -191,7 +191,8 @@ class InFlight(Generic[R]):
             return
         decoded_count = len(decoded.records)
         rest = replace(batch, records=batch.records[decoded_count:])
-        # Drop the decoding of the later batches, and add it again after the rest.
+        # Drop the decoding of the later batches, and add it again after the rest. `decoding` itself has ended, and is
+        # not in flight any more.
         later_decodings = self._decodings_of(decoding.partition)
         self.drop_decodings(decoding.partition)
         self.decode(rest, decoding.handle)

@@ -165,7 +165,9 @@ class MemberLog(Observer):
 
     def _on_tick(self, state: MemberState, status: SourceStatus, now: float) -> None:
         """Log progress once a minute. If no messages have arrived, log why, unless the last line said the same."""
-        seconds = now - max(self._last_progress_at, state.started.monotonic_s)
+        # Before the first line, the minute begins at the start of the member.
+        minute_began_at = max(self._last_progress_at, state.started.monotonic_s)
+        seconds = now - minute_began_at
         if seconds < _PROGRESS_EVERY_S:
             return
         messages = state.messages - self._messages_at_last_progress

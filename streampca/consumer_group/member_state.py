@@ -130,6 +130,7 @@ class MemberState(NamedTuple):
             case RestoreBegun(partitions=count):
                 return self._replace(left_to_restore=count)
             case PartitionsAssigned(positions):  # these partitions are restored now
+                # After a failed transaction, partitions are restored again that `left_to_restore` does not count.
                 left = max(self.left_to_restore - len(positions), 0)
                 return self._replace(has_joined=True, was_ever_assigned=True, has_caught_up=False, left_to_restore=left)
             case PartitionsReleased(lost=True):  # the group has removed this member
@@ -208,7 +209,8 @@ class MemberState(NamedTuple):
                 | PublishFailed(cause=cause) | PartitionStalled(cause=cause) | PartitionsMissing(cause=cause)
                 | TransactionEnded(outcome="failed", cause=cause) | MemberEnded(cause=cause)
             ):  # fmt: skip
-                # The cause is empty if no partition is missing any more, or if no error has ended the member.
+                # Two events may have an empty cause: `PartitionsMissing` if no partition is missing any more, and
+                # `MemberEnded` if it was no error that has ended the member.
                 causes[type(event)] = cause or _ENDED
             case TransactionEnded(outcome="committed"):
                 causes[TransactionEnded] = _ENDED

@@ -66,9 +66,8 @@ class PartitionState(NamedTuple):
     def _recheck_unsaved_since(self) -> float | None:
         """Return `unsaved_since` or, if all records before the position are saved, None.
 
-        A failed transaction sets the position back to the saved one, but keeps `unsaved_since`: its records have waited
-        for a save since then, and are read again. If they are now lost, or cannot be decoded, the position stays the
-        saved one, and no record waits for a save.
+        After a failed transaction, the position is the saved one again, but `unsaved_since` stays, since the same
+        records are read again. If they were lost, or cannot be decoded, no record waits for a save any more.
         """
         is_all_saved = self.position == self.saved_up_to
         return None if is_all_saved else self.unsaved_since
@@ -86,7 +85,7 @@ class _PartitionRange(dict[int, PartitionState]):
     def unsaved_since(self) -> float | None:
         """When the oldest unsaved record of these partitions was read; None if no record waits for a save.
 
-        The time is computed once, since the loop asks several times a second, and the states stay the same.
+        It is cached, since the loop asks for it several times a second. A range is replaced when its states change.
         """
         return _find_earliest(partition_state.unsaved_since for partition_state in self.values())
 

@@ -125,7 +125,8 @@ def report_rejected_and_skipped(
 ) -> Iterator[RecordRejected | RecordsSkipped | ElementsReordered]:
     """Yield the events that report what was wrong with records of a batch: rejected, skipped, elements reordered.
 
-    `accepted_any` says whether the member has accepted a vector, in this batch or before.
+    `accepted_any` says whether the member has accepted a vector, in this batch or before. If not, the log warns that
+    many skipped records may mean a wrong setting.
     """
     for reject in batch.decoded.rejects:
         yield RecordRejected(batch.partition, batch.records[reject.index].offset, reject.reason, reject.message)

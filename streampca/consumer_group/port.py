@@ -50,7 +50,7 @@ def member_port(
     finally:
         server.should_exit = True
         thread.join()
-        listening.close()  # not closed yet if the thread has failed
+        listening.close()  # the server closes it when it ends, but not if its thread has failed
 
 
 class MemberApp:

@@ -79,8 +79,8 @@ def member_process(
     """Run what surrounds a member: threads, HTTP port, status reports and log.
 
     A record should be saved `save_after_s` after it was read. If saves stop because brokers do not answer, the member
-    calls `can_new_client_save` with the step of the save that gets no answer, such as "topic". The call asks the
-    brokers with a new Kafka client whether they would accept a save. If they would, the health check fails, so that the
+    calls `can_new_client_save(step)`, which asks them with a new Kafka client whether they would accept a save; `step`
+    is the step of the save that got no answer, such as "topic". If they would, the health check fails, so that the
     process is restarted. Only transform has an output topic.
     """
     tls_context = create_tls_context(settings.tls_folder)

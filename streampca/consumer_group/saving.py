@@ -70,7 +70,7 @@ class Saving(NamedTuple):
         """
         match event:
             case CheckpointSaved() | TransactionEnded(outcome="committed"):
-                # A new Kafka client is tried only while saves fail. A save has succeeded, so forget the last try.
+                # A save has succeeded, so it does not matter any more whether brokers have answered a new Kafka client.
                 return self._replace(failures={}, was_new_client_answered=False)
             case TransactionEnded(cause=cause):  # not committed
                 return self._replace(failures=_add_failure(self.failures, "transaction", cause))

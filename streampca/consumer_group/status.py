@@ -144,11 +144,11 @@ def make_report(
     state: MemberState, now: Moment, name: str, messages_per_second: float, output_topic: str | None
 ) -> ProcessStatus:
     """Return the report of a member; only members of transform have an `output_topic`."""
-    # A key is the class of the event that reports the problem, or a constant if the problem has no such event.
+    # Leave out two problems that are reported elsewhere.
     problems = dict(state.problems)
-    problems.pop(SAVING_HAS_STOPPED, None)  # left out, because metrics and health report it
-    if state.why_no_model:  # the start of transform is delayed until there is a model
-        problems.pop(StartDelayed, None)  # left out, because the field `awaits` reports it
+    problems.pop(SAVING_HAS_STOPPED, None)  # metrics and health report it
+    if state.why_no_model:  # the start is delayed until there is a model: the field `awaits` reports it
+        problems.pop(StartDelayed, None)
     causes = [problem.cause for problem in problems.values()]
     partitions = {} if state.has_ended else state.partitions
     return ProcessStatus(

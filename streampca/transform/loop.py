@@ -132,8 +132,8 @@ class Transformer(MemberLoop):
         if is_too_large:
             self._output_limit = self._output_limit.after_refusal(error.size)
         else:
-            # Each further try replaces more timestamps by the time of sending. If all of these are refused, a last try
-            # replaces no timestamp. Raises if no further try can help.
+            # Each further try replaces more timestamps by the time of sending. If brokers refuse even this time, our
+            # clock is wrong, so a last try replaces no timestamp. Raises if no further try can help.
             self._timestamps.begin_next_try(error)
         # Brokers do not say which record they refused, so all records of the transaction are sent in the changed way.
         for partition, reached in self._positions_to_commit.items():
@@ -248,7 +248,7 @@ class Transformer(MemberLoop):
         topic_id = self._outputs.source_topic_id
         offsets = {p: position.as_committed(shape, topic_id) for p, position in self._positions_to_commit.items()}
         self._transactions.commit(offsets)
-        self._end_resending_if_all_committed()  # after a refusal, records were sent again with other timestamps
+        self._end_resending_if_all_committed()  # matters only after brokers have refused records
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_resending_if_all_committed(self) -> None:
@@ -338,8 +338,8 @@ class Transformer(MemberLoop):
         From now on, outputs carry the id of the source topic.
         """
         starts = self._start_finder.find(partitions)
-        # Offset 0 may be committed before a record was read. A larger offset shows that an earlier member has accepted
-        # vectors, so the settings are right: this member does not stop if many records are rejected.
+        # A member that has accepted no vector stops if many records are rejected: its settings may be wrong. An offset
+        # above 0 shows that an earlier member has accepted vectors; 0 may be committed before any record is read.
         has_earlier_member = any(committed.offset > 0 for committed in starts.committed.values())
         if has_earlier_member:
             self._has_accepted_vector = True

@@ -36,9 +36,9 @@ class CurrentModel:
         """`version` is a version or the name of a pin; None means the newest.
 
         With `needs_past_scores`, models without past scores are not used. Only records with a p-value below `p_below`
-        get outputs (None: all records). `field` is the setting that says where a record holds its vector. If it names
-        the dimensions, a model with other names of dimensions is refused. `pins` reads the version of each pin.
-        `output_topic` is for errors.
+        get outputs (None: all records). `field` is the setting that says where a record holds its vector; it may list
+        the names of the dimensions, as in "a,b,c", and then a model with other names is refused. `pins` reads the
+        version of each pin; by default, there are no pins. `output_topic` is for errors.
         """
         self._cache = cache
         self._output_topic = output_topic

@@ -71,10 +71,11 @@ class OutputFields:
         """Return the fields of the vectors (n, d) of m > 0 records, whose offsets (m,) ascend.
 
         A tile is `GEMM_ROWS` rows that are multiplied together, and how a row is rounded depends on its index in the
-        tile. So vectors are put into a larger matrix of tiles, where a vector has the same index in every batch.
+        tile. So vectors are put into a larger matrix of tiles. A vector's index in its tile depends only on the offset
+        of its record, or on the vector's number in the record if the record has tiles of its own.
 
         `counts` (m,) says how many vectors each record has. `have_own_tiles` (m,) marks the records that may have
-        several vectors: each of them begins a new tile, so that its vectors have the same indices in every batch.
+        several vectors.
         """
         rows = _find_matrix_rows(offsets, counts, have_own_tiles)  # (n,), the row of each vector in the matrix
         fields = self._compute(published, place_at_indices(vectors, rows))

@@ -104,13 +104,15 @@ class Outputs:
 
         Copied are key, headers, timestamp, and fields such as the label. Records without vectors are left out.
         """
-        fields = {**computed_fields, **self._copy_fields(batch)}
+        all_fields = {**computed_fields, **self._copy_fields(batch)}
+        # `all_fields` may have p only because it was needed to select records; `kinds` are the fields of the output.
+        emitted_fields = {name: all_fields[name] for name in self.output_fields.kinds}
         indices = batch.decoded.indices
         return ProjectedRecords(
             topic_id=self.source_topic_id,
             partition=batch.partition,
             version=version,
-            fields={name: fields[name] for name in self.output_fields.kinds},  # leaves out p unless it is emitted
+            fields=emitted_fields,
             counts=batch.decoded.counts,
             keys=_select(keys_of(batch.records), indices),
             headers=_select(headers_of(batch.records), indices),
@@ -161,7 +163,8 @@ def _select_records(is_chosen: NDArray[np.bool_], fields: Fields, batch: Vectors
     is_row_chosen = np.repeat(is_chosen, vectors_per_record)
     chosen_fields = {name: values[is_row_chosen] for name, values in fields.items()}
     chosen = batch.decoded.keep_values(is_chosen)
-    return chosen_fields, replace(batch, decoded=chosen, timestamps=batch.timestamps[is_chosen])
+    chosen_timestamps = batch.timestamps[is_chosen]  # `timestamps` (m,) has one item for each record, too
+    return chosen_fields, replace(batch, decoded=chosen, timestamps=chosen_timestamps)
 
 
 def _any_in_record(is_true: NDArray[np.bool_], vector_counts: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -190,7 +190,8 @@ def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: in
     """
     if outputs is None:  # so it is unknown whether there are outputs
         return LastTransformed(offset=None, has_no_output=False)
-    offset = _find_last_input_offset(outputs, topic_id)  # None: none of these outputs was made from this topic
+    # None: there is no output, or these were made from a deleted topic of the same name, and so was any older output.
+    offset = _find_last_input_offset(outputs, topic_id)
     is_log_complete = earliest_offset == 0  # a log that begins later has lost its first outputs
     return LastTransformed(offset, has_no_output=offset is None and is_log_complete)
 

@@ -231,8 +231,8 @@ class Checkpointer:
             if isinstance(event, ModelPublished):
                 self._publish_schedule.end(took_s=event.seconds)
             self._notify(event)
-        # Partition → why it is missing in the merge, so that no model is published. It is empty if no partition is
-        # missing, and None if no publication was tried, or if it failed.
+        # By partition: why the merge lacks it, so that no model is published. {}: no partition is missing. None: no
+        # publication was tried, or it failed, so what was reported before still holds.
         why_missing = result.why_missing_in_merge
         if why_missing is not None and why_missing != self._why_missing_in_merge:
             self._why_missing_in_merge = why_missing

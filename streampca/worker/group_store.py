@@ -81,8 +81,9 @@ def compare_offsets(
 ) -> OffsetDifferences:
     """Compare the group's committed offset of each partition with the offset of its newest checkpoint.
 
-    A worker commits an offset after its checkpoint is saved. So if committed offsets are ahead of the checkpoints,
-    checkpoints are missing. If then no checkpoint at all has reached its committed offset, raises `ForeignStoreError`.
+    A worker commits an offset after its checkpoint is saved. So if a committed offset is ahead of the checkpoint, a
+    checkpoint is missing. If checkpoints are missing, and no other checkpoint has reached its committed offset, this is
+    not the group's store: raises `ForeignStoreError`.
     """
     set_by_other_tools: dict[int, int] = {}
     why_ahead_of_store: dict[int, str] = {}
@@ -93,7 +94,8 @@ def compare_offsets(
         was_set_by_other_tool = parse_store_metadata(metadata) is None  # only workers name their store
         if was_set_by_other_tool:
             # Without a checkpoint, an offset 0 is not reported: it skips no record.
-            if offset != (checkpoint_offset or 0):
+            offset_in_store = 0 if checkpoint_offset is None else checkpoint_offset
+            if offset != offset_in_store:
                 set_by_other_tools[partition] = offset
             continue
         has_reached = checkpoint_offset is not None and checkpoint_offset >= offset
@@ -104,8 +106,6 @@ def compare_offsets(
             committed_starts[partition] = offset
         else:  # the checkpoint of this commit is missing
             why_ahead_of_store[partition] = _describe_ahead(topic, partition, offset, checkpoint_offset)
-    # If any checkpoint has reached its committed offset, the store is the group's. If checkpoints are missing, and none
-    # has reached its committed offset, it is another store.
     if why_ahead_of_store and not has_reached_any:
         raise ForeignStoreError(
             f"{list_causes(why_ahead_of_store)}: is the volume mounted, is it this group's store, or was it restored "
@@ -115,7 +115,10 @@ def compare_offsets(
 
 
 def _describe_ahead(topic: str, partition: int, offset: int, checkpoint_offset: int | None) -> str:
-    """Say that the group has committed an offset that is ahead of the newest checkpoint, and what to do."""
+    """Say that the group has committed an offset that is ahead of the partition's newest checkpoint.
+
+    If the partition has no checkpoint, also say what to do.
+    """
     committed = f"the consumer group has committed offset {offset} of partition {partition} of {topic}, but the store"
     if checkpoint_offset is None:
         return (

@@ -131,8 +131,8 @@ class Worker(MemberLoop):
             case Assigned(partitions):
                 self._assignment.assign(partitions)
             case Revoked(partitions):
-                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})
-                self._release(partitions, lost=False)
+                self._checkpointer.save({p: fold for p, fold in self._folds.items() if p in partitions})  # waits
+                self._release(partitions, lost=False)  # drops records in flight: the next owner reads them again
             case Lost(partitions):
                 self._release(partitions, lost=True)
             case OutOfRange():
@@ -151,7 +151,7 @@ class Worker(MemberLoop):
         config = self._config.fold
 
         def learn(last_learned: Learned | None) -> Learned:
-            # An earlier batch that is still in flight has a newer fold.
+            # `last_learned` is the result of the batch before if the loop has not installed it yet; otherwise None.
             fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 
@@ -161,10 +161,10 @@ class Worker(MemberLoop):
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, install the fold that has learned it, and report it.
 
-        Raises `RejectLimitError`.
+        Raises `RejectLimitError` if the settings seem to be wrong.
         """
         partition = batch.partition
-        # Whether any vector was learned before this batch. If none was, many rejects mean wrong settings.
+        # If many records are rejected before any vector was learned, `find_dead_letters` raises `RejectLimitError`.
         had_learned_before = self._has_learned()
         rejects_to_send = self._config.find_dead_letters(batch, accepted_before=had_learned_before)
         # If sending fails, the records are read again, so the old fold must remain.

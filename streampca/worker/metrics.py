@@ -188,7 +188,7 @@ class WorkerMetrics(MemberMetrics):
         self._record(
             learn_seconds=batch.seconds, vectors_with_gaps=batch.incomplete, odd_timestamps=len(batch.odd_timestamps)
         )
-        # Labelled by partition.
+        # Labelled by partition. `_record` leaves a metric as it is if its value is None.
         self._record(
             label=batch.partition,
             consumer_lag_messages=batch.lag,

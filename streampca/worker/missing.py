@@ -32,7 +32,7 @@ def find_partitions_behind_model(
         subject = name if is_backfill(partition) else f"partition {name}"
         contained = f"model {model.version} contains {subject}"
         if partition not in offsets:
-            # Also if the model is of another topic: models of two topics must not be mixed in one store.
+            # Also if the model is of another topic: otherwise, this store would get models of two topics.
             why_behind[partition] = (
                 f"{contained}, but no checkpoint of it is left: restore its checkpoints from a backup, or do without "
                 f"what was learned of it: `streampca reset --drop {name}`"

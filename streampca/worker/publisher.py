@@ -137,8 +137,8 @@ class CheckpointReader:
     def _cache_if_small_enough(self, checkpoint: Checkpoint) -> None:
         """Cache a copy of a checkpoint if it is small enough. The state of the copy has learned the pending vectors.
 
-        So the copy has no pending vectors. The publisher scores those of the checkpoint that is read from the store. It
-        must not score them again when the copy comes from the cache.
+        So the copy has no pending vectors. The publisher scores pending vectors when a checkpoint was read from the
+        store, and would score the same vectors again if the copy had them.
         """
         fold = checkpoint.fold
         state_after_pending = fold.provisional(self._fold_config.learning)  # has learned the pending vectors
@@ -211,8 +211,8 @@ class Publisher:
 
         Raises `PartitionsMissingError`.
         """
-        # The newest model has not learned the new vectors, so it scores them. If its past scores are not valid, they
-        # begin anew. Then a model of the same checkpoints without their pending vectors scores the pending vectors.
+        # The newest model has not learned the new vectors, so it scores them. Without a model with valid past scores,
+        # past scores begin anew, and a merge of these checkpoints without their pending vectors scores these vectors.
         newest = self._find_model_with_valid_scores()
         scoring_model = newest.model if newest else self._merge_without_pending(listed)
         reader = self._checkpoint_reader
@@ -280,7 +280,7 @@ class Publisher:
         previous = self._newest_model
         learned_before = previous.version if previous else 0  # a version is how many vectors the model has learned
         newly_learned = merged.stats.learned - learned_before
-        # The more vectors are new, the less the older scores weigh: the model forgets older vectors as well.
+        # Older scores keep e^(−newly_learned / weight) of their weight, since the model forgets older vectors as fast.
         scores_builder.add_collected_to_histograms(newly_learned, model_weight=merged.state.weight)
         model = merged.make_published_model(self._fold_config, scores_builder.histograms, self._now(), previous)
         return Publication(model=model, p_values=p_values, event_time_ms=event_time_ms)

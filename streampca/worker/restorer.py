@@ -115,7 +115,8 @@ class Restorer:
         if new:
             yield from self._begin_new_partitions(new, comparison)
         self._assigned.why_unrestored = self._failures
-        if self._store_errors and not self._assigned.has_restored_any and not new:
+        has_restored_or_new = self._assigned.has_restored_any or len(new) > 0
+        if self._store_errors and not has_restored_or_new:  # otherwise, the caller reports failed partitions as missing
             raise self._store_errors[0]
 
     def _compare_store(self, partitions: Collection[int]) -> FoldGenerator[StoreComparison]:
@@ -148,9 +149,9 @@ class Restorer:
     def _run_for_each_partition(self, sizes: Mapping[int, int], function: Callable[[int], T]) -> Iterator[dict[int, T]]:
         """Call a function for each partition, in threads. Yield often, so that the caller can let the loop poll.
 
-        Each yield is {partition: result} of the calls that have ended since the last yield; {} if none has ended. If a
-        call raises `StoreError`, its partition is noted in `self._failures` instead. `sizes` are the bytes that each
-        call reads or writes; they limit how many calls run at once.
+        Each yield is {partition: result} of the calls that have ended since the last yield; {} if none has ended. A
+        `StoreError` of a call is noted in `self._failures` and `self._store_errors` instead. `sizes` are the bytes that
+        each call reads or writes; they limit how many calls run at once.
         """
         calls = self._checkpoints.for_each(sizes, _with_watchdog(function))  # a call that hangs ends the process
         while not calls.have_ended:
@@ -183,7 +184,7 @@ class Restorer:
             # `adopt_checkpoint` returns the fold, and raises if a checkpoint is of other settings or another topic.
             folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
             # A worker commits an offset after the checkpoint has reached the disk. Without such a commit, a power
-            # failure may still lose the file, so the next save writes it again.
+            # failure may still lose the file. So mark its partition: the next save writes the file again.
             for partition in folds:
                 if not _was_any_save_committed(comparison.committed.get(partition)):
                     self._assigned.uncommitted.add(partition)
@@ -193,7 +194,7 @@ class Restorer:
     def _read_names_of_backfill(self, stored: Checkpoints) -> FoldGenerator[None]:
         """Take the names of the dimensions from the last backfill, if there is one.
 
-        Yields no folds: while a thread reads the backfill, it yields {}, so that the loop polls.
+        While a thread reads the backfill, yield {}, so that the loop polls.
         """
 
         def read_last_backfill() -> Checkpoint | None:
@@ -204,8 +205,7 @@ class Restorer:
         with contextlib.suppress(StoreError):
             checkpoint = yield from self._run_in_thread(read_last_backfill)
             if checkpoint is not None:
-                # The topic takes the names from the checkpoint. The returned fold of the backfill is not needed.
-                self._topic.adopt_checkpoint(checkpoint)
+                self._topic.adopt_checkpoint(checkpoint)  # takes the names; the returned fold is not needed
 
     def _begin_new_partitions(self, new: Sequence[int], comparison: StoreComparison) -> FoldGenerator[None]:
         """Begin new partitions, which have no checkpoint, and yield their empty folds.
@@ -226,7 +226,7 @@ class Restorer:
             return
         for first in range(0, len(may_begin), _MAX_NEW_AT_ONCE):
             partitions = may_begin[first : first + _MAX_NEW_AT_ONCE]
-            folds = yield from self._make_empty_folds(partitions, backfills, comparison)
+            folds = yield from self._make_empty_folds(partitions, backfills, comparison)  # also saves their starts
             self._assigned.note_restored(folds)
             yield folds
             # A partition whose start could not be saved has no fold. The later ones would probably fail, too.
@@ -255,9 +255,10 @@ class Restorer:
     def _make_empty_folds(
         self, partitions: Sequence[int], backfills: Sequence[Checkpoint], comparison: StoreComparison
     ) -> FoldGenerator[dict[int, Fold]]:
-        """Return the empty folds of new partitions. A partition is left out if its start cannot be saved.
+        """Return the empty folds of new partitions. While their starts are saved, yield {}, so that the loop polls.
 
-        A later attempt begins the partition that is left out.
+        A partition is left out if its start cannot be saved; a later attempt begins it. `backfills` are empty unless
+        partitions begin where the backfills end.
         """
         # Starts that an earlier owner of a partition has committed, before it saved a checkpoint.
         committed_starts = comparison.offset_differences.committed_starts
@@ -299,6 +300,7 @@ class Restorer:
         empty = Fold.empty(self._topic.config.learning)
         folds = {partition: empty.at(offset) for partition, offset in starts_of_group.items()}
         saved_folds = yield from self._save_folds(folds, comparison.stored)
+        # The log says which starts this worker has chosen, and which were committed before it had the partition.
         committed_by_earlier_owners = comparison.offset_differences.committed_starts
         self._log_begun(saved_folds, wanted_starts=starts, committed_starts=committed_by_earlier_owners)
         # 3. Commit the same offsets again. The metadata now say that each is the offset of a saved checkpoint, and not
@@ -324,8 +326,7 @@ class Restorer:
     def _save_folds(self, folds: Mapping[int, Fold], stored: Checkpoints) -> FoldGenerator[dict[int, Fold]]:
         """Save checkpoints of the folds in threads, and return the folds that were saved.
 
-        Yields no folds: until all saves have ended, it yields {}, so that the loop polls. Saves that fail are noted in
-        `self._failures`.
+        Until all saves have ended, yield {}, so that the loop polls. Saves that fail are noted in `self._failures`.
         """
         checkpoints = {checkpoint.partition: checkpoint for checkpoint in self._topic.make_checkpoints(folds)}
 

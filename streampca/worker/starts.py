@@ -44,7 +44,7 @@ def _find_starts_after_backfills(
 ) -> Mapping[int, int]:
     """Return the offset at which each partition begins after all backfills: the latest of their starts.
 
-    A partition that is absent is read from its first record on.
+    There is at least one backfill. A partition that is absent is read from its first record on.
     """
     starts_by_backfill = [_find_starts_after(backfill, partitions, source) for backfill in backfills]
     latest_starts: dict[int, int] = {}

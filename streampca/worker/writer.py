@@ -75,6 +75,7 @@ class CheckpointWriter:
                 checkpoints = [*checkpoints, *_find_lost(stored, saved_before)]
             saved = self._save(stored, checkpoints, result)
             if publish:
+                # A lost checkpoint that was written again is in both lists; the publisher needs it once.
                 self._publish(stored, [*saved_before, *saved], result)
         except StoreError as error:
             # The store could not be listed or compared, so nothing was written. `_save` and `_publish` raise no
