@@ -182,8 +182,8 @@ class NumberFields:
 
         `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
 
-        1. With the paths `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives one shared item. Each element is a vector
-           of 2 numbers.
+        1. With the paths `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives one shared item. Each element is a
+           vector of 2 numbers.
         2. With several paths to arrays, as in {"x": [1, 3], "y": [2, 4]}, the length is not clear. Raises
            `VectorError`.
         3. With one path `w`, {"w": [[1, 2, 3], [4, 5, 6]]} has vectors of 3 numbers.
