@@ -85,7 +85,7 @@ def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
             # Other texts stay bytes: decoding a text that is not UTF-8 would raise an error, though nobody needs it.
-            one_row = with_texts_as_bytes(batch.slice(i, 1), names_of_texts=needed_names)
+            one_row = with_texts_as_bytes(batch.slice(i, 1), except_names=needed_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
                 return d

@@ -26,7 +26,8 @@ def reader_of(
 ) -> Reader:
     """Create the reader of a format.
 
-    With `impute`, it reads null as NaN. If the format needs a package that is not installed, raises `SettingsError`.
+    With `impute`, it reads null as NaN. `where` holds conditions that a record must meet. `label` is the path to the
+    label of a record. If the format needs a package that is not installed, raises `SettingsError`.
     """
     reader_class = _find_class(format, suffix="Reader")
     return cast(Reader, reader_class(format, dimensions, field, schemas, impute, parse_conditions(where), label))

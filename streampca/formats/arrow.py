@@ -109,8 +109,8 @@ class ArrowReader(Reader):
             guessed_dtypes.add(rows.guessed_dtype)
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
-            # All rows were skipped. If any row does not meet `where`, this is reported, and not the null of another
-            # row: the row may hold a vector, and `where` may be wrong.
+            # All rows were skipped. An unmet `where` is reported rather than a null, because `where` may be a mistake,
+            # and the row may hold a vector.
             raise error_by_skip_reason.get(CONDITION_UNMET) or error_by_skip_reason[NO_VALUE]
         return vectors, guessed_dtypes
 
@@ -147,34 +147,34 @@ def validate(batch: Any) -> None:
     with_texts_as_bytes(batch).validate(full=True)
 
 
-def with_texts_as_bytes(batch: Any, names_of_texts: Collection[str] = ()) -> Any:
-    """Return the record batch with texts as bytes, except in the fields named in `names_of_texts`.
+def with_texts_as_bytes(batch: Any, except_names: Collection[str] = ()) -> Any:
+    """Return the record batch with texts as bytes, except in the fields named in `except_names`.
 
     Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, names_of_texts, keeps_texts=field.name in names_of_texts)
+        new_type = _type_with_bytes(field.type, except_names, keeps_texts=field.name in except_names)
         columns.append(column if column.type == new_type else column.view(new_type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
-def _type_with_bytes(arrow_type: Any, names_of_texts: Collection[str], *, keeps_texts: bool) -> Any:
+def _type_with_bytes(arrow_type: Any, except_names: Collection[str], *, keeps_texts: bool) -> Any:
     """Return the type of a field with bytes in place of texts, because Arrow cannot read a text that is not UTF-8.
 
-    Fields named in `names_of_texts` keep their texts. `keeps_texts` says whether this field does.
+    Fields named in `except_names` keep their texts. `keeps_texts` says whether this field does.
     """
     types = pa.types
     if types.is_struct(arrow_type):
         # The name of each inner field decides, whatever the name of the struct.
         fields = []
         for field in arrow_type:
-            new_type = _type_with_bytes(field.type, names_of_texts, keeps_texts=field.name in names_of_texts)
+            new_type = _type_with_bytes(field.type, except_names, keeps_texts=field.name in except_names)
             fields.append(field.with_type(new_type))
         return pa.struct(fields)
     if is_list(arrow_type):
         # Items have no name of their own, so the name of the list decides.
-        item_type = _type_with_bytes(arrow_type.value_type, names_of_texts, keeps_texts=keeps_texts)
+        item_type = _type_with_bytes(arrow_type.value_type, except_names, keeps_texts=keeps_texts)
         item = arrow_type.value_field.with_type(item_type)
         if types.is_fixed_size_list(arrow_type):
             return pa.list_(item, arrow_type.list_size)
@@ -183,8 +183,8 @@ def _type_with_bytes(arrow_type: Any, names_of_texts: Collection[str], *, keeps_
         return arrow_type
     if types.is_map(arrow_type):
         # A map that keeps its texts was returned above. In this map, the texts of keys and items become bytes.
-        key_type = _type_with_bytes(arrow_type.key_type, names_of_texts, keeps_texts=False)
-        item_type = _type_with_bytes(arrow_type.item_type, names_of_texts, keeps_texts=False)
+        key_type = _type_with_bytes(arrow_type.key_type, except_names, keeps_texts=False)
+        item_type = _type_with_bytes(arrow_type.item_type, except_names, keeps_texts=False)
         return pa.map_(key_type, item_type)
     return _BYTES_BY_TEXT_TYPE.get(arrow_type, arrow_type)
 
@@ -223,7 +223,10 @@ def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFi
 
 
 def _read_lists(column: Column, dimensions: int, impute: bool) -> RowVectors:
-    """Return the vectors in a column of lists, and an error for each row that is not a vector."""
+    """Return the vectors in a column of lists, and an error for each row that has no vector, or one of a wrong length.
+
+    If an entry of any vector is null, raises `VectorError`, unless entries may be missing (`impute`).
+    """
     lengths = pc.fill_null(pc.list_value_length(column), _NULL_LENGTH).to_numpy(zero_copy_only=False)
     is_vector = lengths == dimensions
     vector_rows = column if is_vector.all() else column.filter(pa.array(is_vector))
@@ -252,11 +255,12 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     needed_columns = [name for name in batch.schema.names if name in needed_names]
     # A struct may have fields that are not needed. If a text in such a field is not UTF-8, Arrow would refuse to read
     # the struct. So the texts in these fields become bytes.
-    readable_columns = with_texts_as_bytes(batch.select(needed_columns), names_of_texts=needed_names)
+    readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_names=needed_names)
 
     def pack(row: int) -> VectorBytes | GuessedNumbers:
         # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.
         one_row = readable_columns.slice(row, 1)
+        # `MAX_OBJECT_BYTES` is the limit of what a row holds beside its d numbers, which take 8 bytes each.
         check_size(one_row.nbytes, MAX_OBJECT_BYTES + 8 * fields.dimensions)
         return fields.pack(row_to_dict(one_row))
 
@@ -393,7 +397,7 @@ def column_of(values: NDArray[Any]) -> Column:
     """
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    are_texts = len(values) > 0 and isinstance(values[0], str)
+    are_texts = len(values) > 0 and isinstance(values[0], str)  # only bytes may be None
     # Arrow cannot infer bytes from None alone.
     are_bytes = values.dtype.kind == "O" and not are_texts
     return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)

@@ -102,8 +102,8 @@ class AvroReader(Reader):
         # In each of these cases, the value must be read as Python objects.
         has_several_paths = len(self.paths) > 1
         has_conditions = len(self.where) > 0
-        # Debezium may write an array of N numbers in place of an unchanged value. If d is N, arrays of d numbers are
-        # compared with this array.
+        # Debezium may write an array of N numbers in place of an unchanged value. If d is N, each array is compared
+        # with this placeholder.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
         if has_several_paths or has_conditions or may_be_placeholder:
             return None
@@ -147,7 +147,7 @@ class AvroWriter(Writer):
         pieces: list[Any] = [self.schema_prefix]
         for values in fields.values():
             is_array = values.ndim == 2
-            if is_array:
+            if is_array:  # Avro writes the number of items, the items, and a 0
                 pieces.append(_encode_long(values.shape[1]))
             match values.dtype.kind:
                 case "f":  # floats
@@ -182,6 +182,7 @@ def schema_of(layout: Layout) -> WriterSchema:
     fields = [{"name": name, "type": _TYPES[kind]} for name, kind in layout.fields.items()]
     schema = {"type": "record", "name": layout.record, "fields": fields}
     for depth, name in enumerate(reversed(layout.enclosing_names), 1):
+        # `depth` makes the name of each record unique, as Avro requires.
         schema = {"type": "record", "name": f"{layout.record}{depth}", "fields": [{"name": name, "type": schema}]}
     return WriterSchema("AVRO", json.dumps(schema))
 
@@ -228,7 +229,7 @@ def _refuse_times_and_uuids(schema: Any, named_types: Mapping[str, Any], steps: 
             for field in fields:
                 if field["name"] == steps[0]:
                     _refuse_times_and_uuids(field["type"], named_types, steps[1:], path)
-        # `_load_schema` has put this prefix before the names of dates, times and UUIDs.
+        # With this prefix from `_load_schema`, fastavro reads dates, times and UUIDs as plain numbers or texts.
         case {"logicalType": str(name)} if name.startswith(_TIME_OR_UUID_PREFIX) and not steps:
             type_name = name.removeprefix(_TIME_OR_UUID_PREFIX)
             raise VectorError("undecodable", f"the field {path!r} is not a number but a {type_name}")
@@ -266,12 +267,12 @@ def _check_types(schema: Any, named_types: Mapping[str, Any]) -> None:
             case list() as branches:  # a union
                 for branch in branches:
                     check_type(branch, enclosing_records)
-                # A value begins with the index of its branch, which takes a byte. An empty union has no values.
+                # A value begins with the index of its branch, which takes a byte. An empty union has no index.
                 return len(branches) > 0
             case {"type": "record", "name": name, "fields": fields}:
                 if name in enclosing_records:
                     raise VectorError("undecodable", f"recursive schemas are not supported ({name!r} contains itself)")
-                # Not a generator, with which `any` would leave out the fields after the first that takes bytes.
+                # A list, so that all fields are checked: with a generator, `any` would stop at the first True.
                 fields_take_bytes = [check_type(field["type"], (*enclosing_records, name)) for field in fields]
                 return any(fields_take_bytes)
             case {"type": "array", "items": items}:

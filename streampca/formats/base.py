@@ -130,7 +130,8 @@ class Layout(NamedTuple):
             raise ValueError(f"field {field}: a path that chooses elements of an array cannot be written")
         if format == "csv":
             raise ValueError("a written line of CSV has only the cells of its vector: leave field unset")
-        names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]  # the steps are names, since none chooses
+        # No path chooses an element, so each step is a name. `str` only says so to the type checker.
+        names_of_paths = [tuple(map(str, steps)) for steps in steps_of_paths]
         enclosing_names = names_of_paths[0][:-1]
         if any(names[:-1] != enclosing_names for names in names_of_paths):
             raise ValueError(f"field {field}: values are written only where all paths lead into the same object")

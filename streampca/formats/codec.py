@@ -166,7 +166,7 @@ class Codec:
         """
         samples = list[Array]()
         for value in self.values_to_decode(records):
-            if not value:
+            if not value:  # a delete, or an empty value
                 continue
             with suppress(Exception):  # it is rejected when it is decoded
                 samples += self._sample_value(value)
@@ -193,7 +193,7 @@ class Codec:
         return [plausible.sample_entries(vector) for vector in vectors]
 
     def explain_wrong_type(self, samples: Sequence[Array]) -> str:
-        """Say why the type that samples were read as seems to be wrong; return "" if it seems to be right."""
+        """If samples seem to be read as a wrong type, say why; otherwise return ""."""
         if not samples:
             return ""
         # The type is guessed for each value, so it may differ. Only samples of the first sample's type are judged.
@@ -212,7 +212,7 @@ class Codec:
         """
         if self._are_raw_vectors(values):
             # Each value is the bytes of one vector. All values are decoded, without regard to `stop_after_bytes`: the
-            # vectors take at most four times as many bytes as the values.
+            # vectors take at most eight times as many bytes as the values (int8 may become float64).
             one_each = np.ones(len(values), np.int64)
             read = _ReadValues(values, one_each, rejects=[])  # type: ignore[arg-type]  # no value is None
         else:

@@ -57,7 +57,7 @@ class CsvReader(Reader):
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
         except (VectorError, csv.Error) as error:
-            reason = getattr(error, "reason", "undecodable")
+            reason = error.reason if isinstance(error, VectorError) else "undecodable"
             raise VectorError(reason, f"{error}{hint_at_encoding(value)}") from None
 
     def read_tree(self, value: bytes) -> Any:
@@ -74,7 +74,7 @@ class CsvReader(Reader):
         _refuse_unmet(self._conditions_on_cells, cells)
         chosen = self._choose_cells(cells)
         if self._is_field_set and self._hold_json_or_arrays(chosen):
-            # `pack` also tests the conditions on JSON.
+            # `pack` takes the chosen cells out of the whole line. It also tests the conditions on JSON in any cell.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         # The numbers are in plain cells, but another cell may hold JSON that a condition is about.
         _refuse_unmet(self._conditions_on_json, cells)
@@ -120,7 +120,7 @@ def _cell_by_column(cells: Sequence[str]) -> dict[str, str]:
 
 
 def _split(line: str, unquoted: str) -> list[str]:
-    """Return the cells of a line. `unquoted` is the line without its quoted cells."""
+    """Return the cells of a line. `unquoted` is the line without its quoted cells, and shows the separator."""
     separator = next((letter for letter in _SEPARATORS if letter in unquoted), None)  # None stands for blanks
     has_quoted_cells = unquoted != line
     if not has_quoted_cells:

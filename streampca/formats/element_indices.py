@@ -45,7 +45,7 @@ class _EarlierElements:
     def may_identify_by(self, key: str) -> bool:
         """Return whether a key, such as `id`, may identify elements.
 
-        It may not if two elements had the same text for the key, or if there is no room to keep the texts of a new key.
+        It may not if two elements had the same text for the key, or if a new key is too long or finds no room.
         """
         if key in self.unusable_keys:  # two elements had the same text, for example
             return False
@@ -113,8 +113,8 @@ class ElementIndices:
         """A message for the user about the first element that was found at two indices; "" if no element has moved."""
         # By array: the index of each element, by the text that identifies the element.
         self._earlier_elements: dict[_ArrayId, _EarlierElements] = {}
-        # For the warning: what follows the array in each path of `field`, by the path to the array. If `field` is
-        # "items.x,items.y", this is {"items": [".x", ".y"]}.
+        # For the warning: how the paths of `field` go on from each array. If `field` is "items.x,items.y", this is
+        # {"items": [".x", ".y"]}.
         self._path_ends_by_array: dict[str, list[str]] = {}
         self._remembered_text_count = 0  # how many texts identify elements, in all arrays; it is limited
 
@@ -151,15 +151,16 @@ class ElementIndices:
         The element {"id": "temp"} is identified by its text "temp" for the key `id`. If an element has another index
         here than in `later`, sets the warning. A key is unusable if, for example, two elements have the same text.
         """
-        # For the warning: how the paths go on from each array. The right operand wins, so `self` keeps its own entries.
+        # For the warning: how the paths of `field` go on from each array, such as `.value` from the array `sensors`.
+        # The right operand wins, so `self` keeps its own entries.
         self._path_ends_by_array = later._path_ends_by_array | self._path_ends_by_array
         for array_id, later_elements in later._earlier_elements.items():
             own_elements = self._find_or_add(array_id)
             if own_elements is None:  # the array is new, and there are too many already
                 continue
             self._compare_and_add(array_id, later_elements.indices_by_key)
-            # Added only now: before, these keys would have been left out of the comparison. But `later` may have found
-            # elements by a key before the key became unusable.
+            # Only after the comparison, which leaves out unusable keys: before a key became unusable, `later` may have
+            # found elements by it. Sorted: if there is not room for all keys, the same are kept in every process.
             own_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
         self.warning = self.warning or later.warning
 
@@ -179,15 +180,16 @@ class ElementIndices:
 
     @classmethod
     def decode(cls, text: str) -> Self:
-        """Return the `ElementIndices` that `encode` has written to a text. `encode` shows an example."""
+        """Return the `ElementIndices` that `encode` has written to a text, such as:
+
+        {"arrays": [["sensors", [], {"id": {"temp": 0}}, ["unit"]]], "ends": {"sensors": [".value"]}, "warning": ""}
+        """
         decoded = cls()
         content = json.loads(text)
         for path, outer_indices, indices_by_key, unusable_keys in content["arrays"]:
             array_id = _ArrayId(path, tuple(outer_indices))
             decoded._earlier_elements[array_id] = _EarlierElements(indices_by_key, set(unusable_keys))
-            decoded._remembered_text_count += sum(map(len, indices_by_key.values()))
-        # For the warning: what follows each array in the paths of `field`. If `field` is "sensors.value", this is
-        # {"sensors": [".value"]}.
+            decoded._remembered_text_count += sum(len(index_by_text) for index_by_text in indices_by_key.values())
         decoded._path_ends_by_array = content["ends"]
         decoded.warning = content["warning"]
         return decoded
@@ -206,7 +208,7 @@ class ElementIndices:
         """
         earlier_elements = self._earlier_elements[array_id]
         for key, index_by_text in indices_by_key.items():
-            if not earlier_elements.may_identify_by(key):  # two elements had the same text, for example
+            if not earlier_elements.may_identify_by(key):  # such as a key for which two elements had the same text
                 continue
             earlier_index_by_text = earlier_elements.indices_by_key.setdefault(key, {})
             if len(earlier_index_by_text) > _MAX_TEXTS_OF_KEY:

@@ -119,7 +119,8 @@ def looks_like_utf16(value: bytes) -> bool:
 def hint_at_encoding(value: bytes) -> str:
     """Return a hint if a value looks compressed, or is UTF-16 or MessagePack; otherwise return ""."""
     for start, compression in _COMPRESSIONS.items():
-        if value.startswith(start) and not value.isascii():  # x^ begins zlib's bytes, but also a text may begin so
+        # A text may begin with "x^", as bytes of zlib do. But a text of numbers is ASCII, and compressed bytes are not.
+        if value.startswith(start) and not value.isascii():
             return f"; it is compressed ({compression}): set compression.type of the producer, which Kafka undoes"
     if looks_like_utf16(value):
         return "; it is text in UTF-16: write UTF-8"

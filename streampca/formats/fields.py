@@ -126,7 +126,7 @@ class NumberFields:
         Plain numbers in one object or array are taken out directly. Any other value is read by a walk along the paths,
         which is slower, and which finds out what is wrong with the value.
         """
-        if self._allows_direct_access:  # inline, since a call for each value would cost a tenth of its time
+        if self._allows_direct_access:  # inline, since a call for each value would make `pack` a tenth slower
             try:
                 parent: Any = None  # the object that holds the container; None if the container is the whole value
                 container = value
@@ -136,8 +136,7 @@ class NumberFields:
                 if self._get_entries is not None:  # the container is an object with d numbers
                     return self._pack_numbers(*self._get_entries(container))
                 # The container is an array. If a field such as `shape` is beside it in `parent`, the array may be a
-                # tensor. `parent` is None if the array is the whole value. Then `tensor_field_names` is empty, so that
-                # nothing is looked up in None.
+                # tensor. If the array is the whole value, `parent` is None, and there are no `tensor_field_names`.
                 may_be_sparse_or_tensor = self.tensor_field_names and any(
                     name in parent for name in self.tensor_field_names
                 )
@@ -181,14 +180,15 @@ class NumberFields:
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
         """Return how many numbers a vector has; 0 if there is no vector.
 
-        `items` has one item for each path, except that paths into the same array have one item together, whose value is
-        `Elements`.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
 
-        1. With the paths `x` and `y`, each element of [{"x": 1, "y": 2}, {"x": 3, "y": 4}] is a vector of 2 numbers.
+        1. With the paths `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives one shared item. Each element is a
+           vector of 2 numbers.
         2. With several paths to arrays, as in {"x": [1, 3], "y": [2, 4]}, the length is not clear. Raises
            `VectorError`.
-        3. With one path `w`, {"w": [1, 2, 3]} has a vector of 3 numbers.
-        4. With the paths `x` and `y`, {"x": 1, "y": 2} has a vector of 2 numbers.
+        3. With one path `w`, {"w": [[1, 2, 3], [4, 5, 6]]} has vectors of 3 numbers.
+        4. With the paths `x` and `y`, {"x": 1, "y": 2} has a vector of 2 numbers. So has {"x": 1, "y": null}, but
+           {"x": null, "y": null} has no vector.
         """
         if isinstance(items, SkipReason):  # a condition of `where` is not met
             return 0
@@ -201,9 +201,9 @@ class NumberFields:
         if has_several_paths and arrays:  # 2.
             text = "several paths lead to arrays: say by --dimensions whether these are columns or vectors"
             raise VectorError("wrong_length", text)
-        if arrays:  # 3.
+        if arrays:  # 3. Each array is a vector, so the first is enough.
             return len(arrays[0])
-        # 4. Numbers or nulls are at the ends of paths. If a path leads to nothing, its missing entry counts, too.
+        # 4. A null is a missing entry, and so is a path that leads to nothing. A vector needs at least one number.
         has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
         return len(values) if has_number else 0
 
@@ -223,7 +223,8 @@ class NumberFields:
         guessed_dtypes = set[str | None]()  # None: the type of a vector's numbers was not guessed
         skip_reasons = set[SkipReason]()
         for entries in vectors:
-            check_size(8 * self.dimensions * len(packed_vectors), _MAX_BYTES)
+            size_so_far = 8 * self.dimensions * len(packed_vectors)  # 8 bytes for each number
+            check_size(size_so_far, _MAX_BYTES)
             if isinstance(entries, SkipReason):
                 skip_reasons.add(entries)
                 continue
@@ -248,7 +249,7 @@ class NumberFields:
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
         """Yield the vectors of a value, with a `SkipReason` in place of a vector that is skipped.
 
-        `items` has one item for each path, except that paths into the same array have one item together.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
         With the paths `x` and `y`:
         {"x": 1, "y": 2}                        an item for each path, 1 and 2: the vector [1, 2]
         {"x": [1, 3], "y": [2, 4]}              an item for each path, [1, 3] and [2, 4]: two vectors, [1, 2] and [3, 4]
@@ -269,7 +270,7 @@ class NumberFields:
     def _value_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        `items` has one item for each path, except that paths into the same array have one item together.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
         If a path goes on in the elements of an array, its value is the list of its values in all elements. If a
         condition of `where` is not met, the dict is empty.
         """
@@ -281,14 +282,16 @@ class NumberFields:
                 value_by_path |= self._values_in_elements(item.value, item.path_indices)
             else:
                 [path_index] = item.path_indices  # several paths share an item only if it is `Elements`
-                # Bytes are not decoded: they would hold a whole vector, but the path leads to an entry or a column.
+                # Bytes are not decoded: they would hold a whole vector, but the path leads to one entry, or to an array
+                # with one entry of each vector.
                 value_by_path[path_index] = read_path_end(item.value, self.dimensions, may_be_encoded=False)
         return value_by_path
 
     def _values_in_elements(self, elements: Elements, path_indices: Sequence[int]) -> dict[int, list[Any]]:
-        """For each path that goes on in the elements of an array, return the list of the path's values in all elements.
+        """Return, for each path into the elements of an array, the list of the path's values in all elements.
 
-        For the paths 0 and 1 to `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives {0: [1, 3], 1: [2, 4]}.
+        With the paths `x` (index 0) and `y` (index 1), [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives
+        {0: [1, 3], 1: [2, 4]}.
         """
         bytes_of_lists = 8 * len(path_indices) * len(elements.array)  # a list has a pointer of 8 bytes for each value
         check_size(bytes_of_lists, _MAX_BYTES)
@@ -327,33 +330,34 @@ class NumberFields:
     def _entries_or_reason(self, values: Sequence[Any]) -> _EntriesOrReason:
         """Return the entries of a vector, with None for missing ones; or the reason why there is no vector.
 
-        If a path is wrong, raises `VectorError`. Without `impute`, it also raises for an entry that is absent or does
-        not meet a condition. (`NumberPacker` refuses nulls later.) `values` has one of these for each entry:
+        `values` has one of these for each entry:
         a number                      the entry
-        None                          null at the end of the path: the entry is missing
-        `SkipReason.NULL`             null before the end, as in {"a": null} with the path `a.x`; or the placeholder of
-                                      Debezium for an unchanged value
+        None                          null at the end of the path, as in {"a": {"x": null}} with the path `a.x`
+        `SkipReason.NULL`             null before the end, as in {"a": null}; or Debezium's placeholder
         `SkipReason.CONDITION_UNMET`  a condition of `where` is not met
-        `Absent`                      the path leads to nothing, as in {"a": {}} with the path `a.x`
+        `Absent`                      the path leads to nothing, as in {"a": {}}
+
+        The first case that applies:
+        1. Without numbers and None, returns `SkipReason.CONDITION_UNMET` if any condition is not met.
+        2. If all values are `SkipReason.NULL`, returns `SkipReason.NULL`.
+        3. If the path of an `Absent` is wrong, raises `VectorError`. Without `impute`, every path to nothing is wrong,
+           and an unmet condition is an error, too.
+        4. Returns the numbers, with None for everything else. Without `impute`, `NumberPacker` refuses None later.
         """
         skip_reasons = [value for value in values if isinstance(value, SkipReason)]
         absent_values = [value for value in values if isinstance(value, Absent)]
-        has_entries = len(skip_reasons) + len(absent_values) < len(values)  # numbers or nulls
-        # 1. Is there no vector?
-        if not has_entries:
-            if SkipReason.CONDITION_UNMET in skip_reasons:
-                return SkipReason.CONDITION_UNMET
-            if not absent_values:  # all values are `SkipReason.NULL`
-                return SkipReason.NULL
-            # Otherwise some values are absent: step 2 decides whether their paths are wrong.
-        # 2. Is a path wrong, or an entry missing without `impute`?
-        if absent_values:
+        has_entries = len(skip_reasons) + len(absent_values) < len(values)  # numbers or None
+        is_condition_unmet = SkipReason.CONDITION_UNMET in skip_reasons
+        if not has_entries and is_condition_unmet:  # 1.
+            return SkipReason.CONDITION_UNMET
+        if not has_entries and not absent_values:  # 2.
+            return SkipReason.NULL
+        if absent_values:  # 3.
             are_all_absent = len(absent_values) == len(values)
             self._refuse_wrong_paths(absent_values, are_all_absent=are_all_absent, has_entries=has_entries)
-        if SkipReason.CONDITION_UNMET in skip_reasons and not self.impute:
+        if is_condition_unmet and not self.impute:
             raise VectorError("undecodable", f"an entry does not meet the conditions of where{NULL_HINT}")
-        # 3. The entries.
-        return [None if isinstance(value, SkipReason | Absent) else value for value in values]
+        return [None if isinstance(value, SkipReason | Absent) else value for value in values]  # 4.
 
     def _refuse_wrong_paths(self, absent_values: Sequence[Absent], *, are_all_absent: bool, has_entries: bool) -> None:
         """Raise `VectorError` for a path that leads to nothing, unless the entry at its end may be missing.
@@ -365,7 +369,7 @@ class NumberFields:
             # An object or array may lack the entry. In anything else, such as a number, the path is wrong.
             is_missing_entry = self.impute and absent.is_parent_of_right_type and not are_all_absent
             if not is_missing_entry:
-                # Without a number or null at another path, the whole vector is missing, and not only an entry.
+                # Imputing fills in single entries: it needs a number or null at the end of another path.
                 would_imputing_help = absent.is_parent_of_right_type and has_entries
                 hint = NULL_HINT if would_imputing_help else ""
                 raise self._missing_error(absent, hint)
@@ -381,7 +385,7 @@ class NumberFields:
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
         """Return the vectors of a value; or only the reasons to skip them, if all are skipped.
 
-        `items` has one item for each path, except that paths into the same array have one item together.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
         With the path `a.w` and d = 2:
         {"a": {"w": [1, 2]}}            the vector [1, 2]
         {"a": [{"w": 1}, {"w": 2}]}     the vector [1, 2]. The array `a` is positional: the index of an element says
@@ -418,10 +422,10 @@ class NumberFields:
         return SkipReason.NULL in values or (None in values and not is_single_number)
 
     def _split_into_vectors(self, values: list[Any]) -> list[list[Any]]:
-        """The paths lead to these `values`, numbers and arrays. Return the vectors that they form.
+        """Return the vectors that are made of `values`: the numbers and arrays at the ends of all paths.
 
-        If there are only arrays of d numbers, each array is a vector. If there are d numbers in all, they are one
-        vector. Otherwise raises `VectorError`.
+        If all are arrays of d numbers, each array is a vector. If there are d numbers in all, they are one vector.
+        Otherwise raises `VectorError`.
         """
         d = self.dimensions
         arrays = [value for value in values if isinstance(value, list)]
@@ -438,8 +442,8 @@ class NumberFields:
     def _no_vector_error(self, values: list[Any]) -> VectorError:
         """Return the error for `values` that are neither arrays of d numbers, nor d numbers in all.
 
-        For example, arrays of 3 and 5 numbers and a single number: "2 arrays of 3 to 5 numbers and others beside them,
-        not of 4".
+        If d is 4, the values [1, 2, 3], [1, 2, 3, 4, 5] and 7 give the message "2 arrays of 3 to 5 numbers and others
+        beside them, not of 4".
         """
         arrays = [value for value in values if isinstance(value, list)]
         if not arrays and len(self._steps_of_paths) == 1:
@@ -457,7 +461,7 @@ class NumberFields:
         """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
         An array is positional if the index of an element says which entries of a vector the element holds.
-        `items` has one item for each path, except that paths into the same array have one item together.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
         With the path `w`:
         {"w": [[1, 2], [3, 4]]}  gives the innermost arrays [1, 2] and [3, 4].
         [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of the two objects is positional.
@@ -477,28 +481,32 @@ class NumberFields:
         return _Collected(values, positional_arrays)
 
     def _collect_in_elements(self, elements: Elements) -> "_Collected":
-        """Return the numbers and innermost arrays that paths lead to in an array's elements, and the positional arrays.
+        """Return what paths lead to in the elements of an array, and the positional arrays.
 
-        With the path `x`, [{"x": 1}, {"x": 2}] gives the array [1, 2]. [{"x": [1, 2]}, {"x": [3, 4]}] gives the arrays
-        [1, 2] and [3, 4]. An array is positional if the index of an element says which entries of a vector the element
-        holds: always in the first example, and in the second example if d is 4.
+        An array is positional if the index of an element says which entries of a vector the element holds. With the
+        path `x`:
+        [{"x": 1}, {"x": 2}]            gives the array [1, 2]. The array of the two objects is positional.
+        [{"x": [1, 2]}, {"x": [3, 4]}]  gives the arrays [1, 2] and [3, 4]. If d is 2, they are two vectors. If d is 4,
+                                        they are parts of one vector, and the array of the two objects is positional.
         """
         collected_by_element = [self._collect_in_element(items) for items in elements.items_of_each_element()]
         values = [value for collected in collected_by_element for value in collected.values_at_path_ends]
         positional_arrays = self._find_positional_arrays(elements, collected_by_element, values)
-        return _Collected(self._join_single_numbers(values), positional_arrays)
+        joined_values = self._join_single_numbers(values)  # the array [1, 2] in place of 1 and 2
+        return _Collected(joined_values, positional_arrays)
 
     def _find_positional_arrays(
         self, elements: Elements, collected_by_element: Sequence["_Collected"], values: Sequence[Any]
     ) -> list["_PositionalArray"]:
         """Return the positional arrays among an array of elements and the arrays inside of its elements.
 
-        If a later value has an element of a positional array at another index, the entries of vectors are mixed up. So
-        the caller compares these arrays with the arrays of earlier values.
+        An array is positional if the index of an element says which entries of a vector the element holds. In
+        [{"x": 1}, {"x": 2}], the elements hold the entries 0 and 1 of the vector [1, 2]. If they change places, entries
+        are mixed up, so the caller compares positional arrays with those of earlier values.
 
-        The array of elements is positional if its elements hold parts of one vector. `values` has the numbers and
-        innermost arrays of all elements:
-        [1, 2]            Single numbers are always joined to one vector.
+        `values` has the numbers and innermost arrays of all elements. The array of elements is positional if these are
+        parts of one vector:
+        [1, 2]            Single numbers are always parts of one vector.
         [[1, 2], [3, 4]]  If d is 4, these arrays are parts of one vector. If d is 2, each is a vector.
         """
         arrays_of_numbers = [value for value in values if isinstance(value, list)]
@@ -508,9 +516,9 @@ class NumberFields:
             return [array for collected in collected_by_element for array in collected.positional_arrays]
         positional_arrays = [_PositionalArray(elements)]
         for index, collected in enumerate(collected_by_element):
-            # Arrays in different elements hold different entries. `inside` adds the index of the element, so that an
-            # array is compared only with the array in the same element of earlier values.
-            positional_arrays += [array.inside(index) for array in collected.positional_arrays]
+            # The index of the element becomes a part of the array's identity. So an array inside of element 0 is
+            # compared only with the array inside of element 0 of earlier values.
+            positional_arrays += [array.inside_element(index) for array in collected.positional_arrays]
         return positional_arrays
 
     def _collect_in_element(self, items: ItemsOrReason) -> "_Collected":
@@ -520,7 +528,7 @@ class NumberFields:
         [1, 2]. The result also has the positional arrays inside of the element. With the path `x.v`, the array at `x`
         in {"x": [{"v": 1}, {"v": 2}]} is positional: the index of its element says which entry the element holds.
 
-        `items` has one item for each path, except that paths into the same array have one item together.
+        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
         """
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_path_ends=[items], positional_arrays=[])
@@ -546,7 +554,7 @@ class NumberFields:
         single_values = [value for value in values if not isinstance(value, list)]
         has_arrays = len(single_values) < len(values)
         has_no_numbers = all(isinstance(value, SkipReason | None) for value in single_values)
-        if has_no_numbers:  # 1. each None is in place of an array
+        if has_no_numbers:  # 1. Each None is in place of an array, and not a missing entry.
             return [SkipReason.NULL if value is None else value for value in values]
         if has_arrays:  # 2.
             return values
@@ -586,6 +594,6 @@ class _PositionalArray(NamedTuple):
     outer_indices: tuple[int, ...] = ()
     """If the array is inside of elements of other positional arrays: their indices, from the outermost."""
 
-    def inside(self, index: int) -> "_PositionalArray":
+    def inside_element(self, index: int) -> "_PositionalArray":
         """Return the array as one that is inside of the element at this index of another array."""
         return self._replace(outer_indices=(index, *self.outer_indices))

@@ -41,8 +41,8 @@ def _load_unusual(value: bytes) -> Any:
     try:
         return loads(text)
     except VectorError as error:
-        # The text of the error calls a prefix a frame. The name is "" if the value has no prefix of another encoding.
-        frame_name = describe_foreign_prefix(value)
+        # Error messages call a prefix a frame, such as "a frame of AWS Glue's schema registry".
+        frame_name = describe_foreign_prefix(value)  # "" if the value has no prefix of another encoding
         if not frame_name and has_schema_prefix:
             frame_name = "a schema registry's frame"
         hint = f"; it begins with {frame_name}" if frame_name else ""

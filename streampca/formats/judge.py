@@ -108,7 +108,7 @@ class Judge:
             indices=indices,
             rejects=sorted(reject for reject in all_rejects if reject.reason not in SKIP_REASONS),
             counts=counts,
-            skipped=[reject for reject in all_rejects if reject.reason in SKIP_REASONS],
+            skipped=[reject for reject in earlier_rejects if reject.reason in SKIP_REASONS],  # none was added above
         ).keep_values(is_kept)
         return decoded._replace(vectors=decoded.vectors.astype(self.dtype, copy=False))
 

@@ -62,7 +62,7 @@ class NumberPacker:
 
     def _convert(self, value: Any, label: str) -> float:
         """Return an entry as a float: a number, a boolean (1 or 0), or a word such as NaN."""
-        value = plain_number(value)
+        value = plain_number(value)  # from {"$numberDouble": "1.5"}, as MongoDB writes it
         is_word = is_number_word(value)
         if isinstance(value, int | float | Decimal) or is_word:
             return float(value)
@@ -134,7 +134,7 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    common_guess = common_dtype(guessed_dtypes)
+    common_guess = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all rows
     return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
 
 

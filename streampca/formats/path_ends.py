@@ -11,10 +11,11 @@ from streampca.formats.walk import SkipReason
 
 
 def read_path_end(value: Any, dimensions: int, *, may_be_encoded: bool) -> Any:
-    """Return the value to which a path of `field` leads: a number, null or array. A text of an array is parsed.
+    """Return the value to which a path of `field` leads: a number, null or array.
 
-    With `may_be_encoded`, bytes and base64 are decoded to the d numbers of a vector. If `dimensions` is 0, d follows
-    from the number of bytes. If the value is an object, raises `VectorError`.
+    A text such as "[1, 2]" becomes an array. With `may_be_encoded`, bytes and texts of base64 are decoded to the d
+    numbers of a vector; if `dimensions` is 0, d follows from the number of bytes. Without `may_be_encoded`, any other
+    text is returned as it is. If the value is an object, raises `VectorError`.
     """
     if isinstance(value, dict):
         # `plain_number` converts a number of MongoDB, such as {"$numberLong": "5"}. It returns any other object itself.
@@ -44,7 +45,7 @@ def _guess_dimensions(data: bytes) -> int:
     if data and size % 8 == 0:
         sizes = f"{size // 4} numbers of 4 or {size // 8} of 8"
         raise VectorError("wrong_length", f"{size} bytes may be {sizes}: say --dimensions")
-    # If there are no bytes, or bytes left over, the caller's `widen_floats` refuses them, whatever is returned here.
+    # If bytes are left over, the caller's `widen_floats` refuses them. It also refuses no bytes, which are not 1 float.
     return max(size // 4, 1)
 
 

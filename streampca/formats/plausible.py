@@ -74,7 +74,8 @@ def find_problem(samples: Array) -> str:
     is_float16 = samples.dtype.itemsize == 2
     # Not for float16: `_TINY_FACTOR` would make its limit larger than many measured numbers.
     limit = tiny * (1.0 if is_float16 else _TINY_FACTOR)
-    if usable_counts.any() and not (magnitudes[~is_left_out] >= limit).any():
+    are_all_tiny = not (magnitudes[~is_left_out] >= limit).any()
+    if usable_counts.any() and are_all_tiny:
         return f"all numbers but zero are below {limit:.0e}"
     decades = _max_decades(magnitudes, usable_counts)
     if decades > _MAX_DECADES:
@@ -92,7 +93,7 @@ def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
     ascending = np.sort(magnitudes[:, has_enough], axis=0)  # the infinite numbers are last
     last_index = usable_counts[has_enough] - 1  # of the finite numbers
     index_of_percentile_90 = last_index * 9 // 10
-    # As far from the first number as percentile 90 is from the last.
+    # As many numbers are below percentile 10 as above percentile 90.
     index_of_percentile_10 = last_index - index_of_percentile_90
     indices = np.stack([index_of_percentile_10, index_of_percentile_90])
     numbers_at_percentiles = np.take_along_axis(ascending, indices, axis=0)
@@ -103,9 +104,9 @@ def _max_decades(magnitudes: Array, usable_counts: NDArray[np.int64]) -> float:
 def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     """Return the formats in which the bytes of vectors are plausible numbers.
 
-    `samples` (n, s) are all d = `dimensions` entries of each vector, or runs of eight adjacent entries, read as the
-    configured type. The same bytes are read again as other types, whose sizes may differ. Formats of floats come first,
-    because any bytes are plausible integers.
+    `samples` (n, s) were read as the configured type. They are, of each of n vectors, all d = `dimensions` entries, or
+    runs of eight adjacent entries, whose bytes can be read again as numbers of any size up to 8 bytes. Formats of
+    floats come first, because any bytes are plausible integers.
     """
     vector_size = samples.dtype.itemsize * dimensions  # bytes
     same_size_first = dict.fromkeys((samples.dtype.itemsize, 8, 4, 2, 1))  # without duplicates

@@ -106,7 +106,7 @@ class _MessageReader:
         self._label_type = _message_class(label_files, type_indexes)
         vector_files = _with_unread_as_bytes(files, self._names)
         self._vector_type = _message_class(vector_files, type_indexes)
-        _check_paths(reader, self._vector_type.DESCRIPTOR)
+        _check_paths(reader, self._vector_type.DESCRIPTOR)  # to the numbers; a label may lead to nothing
         # If one field of packed floats holds all numbers, a third type returns the floats as bytes, which is faster.
         packed_field = _find_packed_field(reader, self._vector_type.DESCRIPTOR)
         self._packed_reader: _PackedReader | None = None
@@ -141,7 +141,8 @@ class _PackedReader:
         repeated bytes: Protobuf then returns the bytes of the run.
         """
         self._message_type = message_type
-        # Each part is a name: `_find_packed_field` finds no field for a path with a choice such as `[id=temp]`.
+        # Each part is a name: `_find_packed_field` finds no field for a path with a choice such as `[id=temp]`. The
+        # test is only for the type checker.
         self._names = [part.name for part in reader.paths[0] if isinstance(part, PathPart)]
         self._field_number = field.number
         self._item_size = _PACKED_SIZES[field.type]
@@ -197,7 +198,8 @@ def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any
     """Encode a field of n Protobuf messages, whose value in message i is `values[i]`. Return one or two columns.
 
     A column is either a list or array with an item for each message, or one `bytes` object, such as the tag of the
-    field, which is repeated in each message. In each message, the columns follow one another (`join_columns`).
+    field, which is repeated in each message. In each message, the columns follow one another (`join_columns`): with the
+    columns tag and [1.5, 2.5], message 0 has tag and 1.5, and message 1 has tag and 2.5.
     """
     length_tag = _encode_tag(number, _WIRE_LENGTH)
     add_tag_and_size = partial(_encode_item, length_tag)
@@ -205,7 +207,7 @@ def _encode_field(number: int, values: NDArray[Any]) -> list[bytes | NDArray[Any
         case "O":  # texts or bytes
             items = encode_items(values, add_tag_and_size)
             return [items]
-        case "f" if values.ndim == 1:  # a number in each row
+        case "f" if values.ndim == 1:  # a number in each row, which `join_columns` writes as float64
             return [_encode_tag(number, _WIRE_FIXED64), values]
         case "f":  # packed numbers in each row
             tag_and_size = length_tag + varint(8 * values.shape[1])
@@ -225,7 +227,7 @@ def _encode_item(tag: bytes, data: bytes) -> bytes:
 
 
 def schema_of(layout: Layout) -> WriterSchema:
-    """Return the schema of a message with these fields, inside of a message for each of `layout.enclosing_names`.
+    """Return the schema of a message with these fields. Each of `layout.enclosing_names` puts it inside of a message.
 
     The types are numbered from the innermost. With ["a", "b"], `Vector1` has the fields:
 
@@ -509,13 +511,16 @@ def _parse_type_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     for the single index 0.
     """
     next_byte = schema_prefix_size(value)
+    # A damaged value may claim any number of indexes. Within these few bytes, the loop soon finds no further index.
     head = value[: next_byte + _MAX_INDEX_BYTES]
     count, next_byte = _parse_zigzag(head, next_byte)
     type_indexes = []
     for _ in range(count):
         type_index, next_byte = _parse_zigzag(head, next_byte)
         type_indexes.append(type_index)
-    return tuple(type_indexes) or (0,), next_byte
+    if not type_indexes:
+        type_indexes = [0]
+    return tuple(type_indexes), next_byte
 
 
 def _parse_zigzag(head: bytes, start: int) -> tuple[int, int]:

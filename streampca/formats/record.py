@@ -151,7 +151,7 @@ class Batch:
         """Reject the records whose offsets are in `message_by_offset`, and return the batch without their vectors.
 
         Each of these records has its own message. All have the same `reason`, a short name. Records without vectors are
-        left as they are.
+        left as they are. If m records hold vectors, `decoded.indices` and `timestamps` have an item for each of the m.
         """
         decoded = self.decoded
         offsets = offsets_of(self.records)  # of all records of the batch
@@ -160,8 +160,7 @@ class Batch:
             message = message_by_offset.get(int(offsets[record_index]))
             if message is not None:
                 new_rejects.append(Reject(record_index, reason, message))
-        # (m,): `decoded.indices` and `timestamps` also have one item for each of the m records.
-        is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])
+        is_kept = ~np.isin(decoded.indices, [reject.index for reject in new_rejects])  # (m,)
         remaining = decoded.keep_values(is_kept)._replace(
             rejects=sorted([*decoded.rejects, *new_rejects]),
             warning="",  # may be dropped, because the codec gives the same warning with the next batch

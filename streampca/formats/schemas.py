@@ -159,10 +159,10 @@ def _parse_schema_prefix(prefix: bytes) -> int | str:
 
     If the prefix is not complete, or not Confluent's, raises `VectorError`.
     """
-    foreign_prefix = describe_foreign_prefix(prefix)
+    foreign_prefix = describe_foreign_prefix(prefix)  # may begin with 0, too, and look complete
     is_complete = may_have_schema_prefix(prefix) and len(prefix) == schema_prefix_size(prefix)
     if foreign_prefix or not is_complete:
         problem = foreign_prefix or f"no schema id before the value or in the header {SCHEMA_ID_HEADER}"
         raise VectorError("undecodable", f"not framed as a schema registry's clients do: {problem}")
-    has_guid = prefix[0] == 1
+    has_guid = prefix[0] == 1  # the magic byte
     return str(UUID(bytes=prefix[1:])) if has_guid else int.from_bytes(prefix[1:], "big")

@@ -98,7 +98,7 @@ class _PathTree:
         """Return an item for each path, all with the same value."""
         return [Item((index,), value) for index in self.path_indices]
 
-    def items_ending_here(self, value: Any) -> list[Item]:
+    def items_of_ending_paths(self, value: Any) -> list[Item]:
         """Return an item with this value for each path that ends here."""
         return [Item((index,), value) for index in self.ending_here]
 
@@ -156,14 +156,15 @@ class Walk(NamedTuple):
 
         In {"a": {"x": 1, "y": 2}, "b": 3}, the paths `a.x`, `a.y` and `b` lead to 1, 2 and 3. If a path leads to
         nothing, its item says why: its value is `Absent` or `SkipReason`. A value that is not an object, such as null,
-        has no fields. If a condition is not met, returns only `SkipReason.CONDITION_UNMET`.
+        has no fields. If a condition is not met, returns `SkipReason.CONDITION_UNMET` instead of items.
         """
         fields = value if isinstance(value, dict) else {}
-        # Conditions on the field that all paths lead into are tested there, and all other conditions here.
+        # If all paths lead into the field `a`, the condition `a.id=1` is an inner condition: it is tested on the value
+        # of `a`. The condition `b=2` is tested here.
         conditions_here, inner_conditions = self._divide_conditions(fields)
         if not are_met(conditions_here, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
-        items = self.paths.items_ending_here(value)
+        items = self.paths.items_of_ending_paths(value)
         # From the paths `a.x` and `a.y`, `step` is `a`, and `inner_paths` are `x` and `y`.
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in fields:
@@ -172,7 +173,7 @@ class Walk(NamedTuple):
             # If a path ends at an array, a field beside the array, such as `shape`, may say how to read the array.
             inner_value = read_array(fields, step) if inner_paths.ending_here else fields[step]
             inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
-            if isinstance(inner_items, SkipReason):
+            if isinstance(inner_items, SkipReason):  # an inner condition is not met
                 return inner_items
             items += inner_items
         return sorted(items, key=_first_path_index)
@@ -200,14 +201,12 @@ class Walk(NamedTuple):
         is `Elements`: the array, and a walk that finds `x` and `y` in an element.
         """
         has_inner_arrays = any(isinstance(element, list) for element in array)
-        # Choices such as `[id=temp]`. If there are inner arrays, the choices are made later, in each inner array.
+        # If there are inner arrays, each of them is an element, in which the walk then makes the choices.
         choices = [] if has_inner_arrays else [step for step in self.paths.by_next_step if isinstance(step, Choice)]
-        # If all paths choose `[id=temp]`, the condition `[id=temp].ok=1` is tested on the chosen element, `ok=1` on
-        # each element, and `[id=hum].ok=1` on the array, in which it looks for the element `hum`.
         conditions = self._divide_conditions_in_array(has_inner_arrays=has_inner_arrays)
         if not are_met(conditions.on_array, array, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
-        items = self.paths.items_ending_here(array)
+        items = self.paths.items_of_ending_paths(array)
         for choice in choices:  # `[id=temp]` gives the item of `[id=temp].v`
             chosen_items = self._find_in_chosen(array, choice, conditions)
             if isinstance(chosen_items, SkipReason):
@@ -226,30 +225,25 @@ class Walk(NamedTuple):
         whole array is left out.
 
         With the path `[id=temp].value`, in an array such as [{"id": "temp", "value": 20}, {"id": "hum", "value": 40}]:
-        `[id=temp].unit=C`  is tested on the chosen element
+        `[id=temp].unit=C`  is tested on the chosen element, as `unit=C`
         `[id=hum].value=1`  is tested on the array, in which it looks for the element `hum`
         `unit=C`            is tested on each element
 
-        In [[{"id": "temp"}], [{"id": "temp"}]], the elements are inner arrays, and the path chooses an element of each
-        inner array. All three conditions then count as conditions on each element, and are divided in the inner arrays.
+        In [[{"id": "temp"}], [{"id": "temp"}]], each element is an inner array. All three conditions are tested on each
+        inner array, where they are divided again.
         """
         divided = _DividedConditions(on_chosen_element=[], on_each_element=[], on_array=[])
         for condition in self.conditions:
             step = _next_step(condition)  # such as `[id=temp]` or `unit`; None if the condition is on the array itself
-            # If there are inner arrays, `[id=temp]` chooses later, in each inner array.
-            condition_chooses_here = isinstance(step, Choice) and not has_inner_arrays
-            if condition_chooses_here and step == self.paths.common_next_step:  # all paths choose this element, too
-                # `[id=temp].unit=C` is tested on the element with the id `temp`, as `unit=C`.
-                divided.on_chosen_element.append(_without_next_step(condition))
-            elif condition_chooses_here:
-                # `[id=hum].value=1` is about another element than the path chooses, and looks for it in the array.
-                divided.on_array.append(condition)
-            elif step is None or self.paths.ending_here:
+            if step is None or self.paths.ending_here:
                 # If a path ends at the array, the path leads to the whole array: no element may be left out.
                 divided.on_array.append(condition)
-            else:
-                # `unit=C` is tested on each element. If the elements are arrays, so is `[id=temp].unit=C`.
+            elif has_inner_arrays or not isinstance(step, Choice):  # `unit=C`
                 divided.on_each_element.append(condition)
+            elif step == self.paths.common_next_step:  # `[id=temp].unit=C`: all paths choose this element, too
+                divided.on_chosen_element.append(_without_next_step(condition))
+            else:  # `[id=hum].value=1`: the path does not choose this element
+                divided.on_array.append(condition)
         return divided
 
     def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
@@ -375,9 +369,9 @@ def parse_json_texts(value: Any, max_json_texts: int) -> tuple[Any, int]:
     content = value
     remaining_texts = max_json_texts
     while remaining_texts > 0 and isinstance(content, str):
-        remaining_texts -= 1
         try:
             content = orjson.loads(content)
         except ValueError:  # a text that is not JSON
             break
+        remaining_texts -= 1
     return content, remaining_texts
