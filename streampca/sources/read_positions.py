@@ -110,7 +110,7 @@ class ReadPositions:
         - If the log ends before the position, the position is out of range: stop, return False.
         - Until the client has fetched the offset of the last record, return False.
 
-        `records` were fetched from the offset of the last record on. Without this record (compaction), they begin later.
+        `records` were fetched from the offset of the last record on. If compaction has removed it, they begin later.
         `fetched` is the client's next offset, and the end of the partition as the client knows it.
         """
         position = self.by_partition[partition].next
