@@ -292,7 +292,7 @@ def main() -> None:
     open_standard_streams()
     # Without a handler, the first process of a container would ignore SIGTERM.
     signal.signal(signal.SIGTERM, lambda signal_number, frame: sys.exit(128 + signal_number))
-    choose_openblas_kernels()
+    choose_openblas_kernels()  # before a command imports NumPy
     try:
         with explain_missing_worker_extra():
             app()  # always raises: `SystemExit`, also after success, or an error

@@ -35,7 +35,7 @@ def run(settings: WorkerSettings, partition: int, start: int | None, end: int | 
     saved.refuse_other_settings(config.fold)
     if start in offsets:
         fold_at_start = checkpoint_file.decode(checkpoints.read_file(partition, start)).fold
-    else:
+    else:  # the start is 0
         fold_at_start = Fold.empty(config.fold.learning)
     fold_at_end, record_count = _learn_again(settings, config, fold_at_start, partition, start, end)
     where = f"partition {partition}, offsets {start} to {end}"
@@ -97,9 +97,10 @@ def choose_checkpoints(
     if end is None:
         end = max(offsets, default=0)  # without checkpoints, an error is raised below
     if start is None:
-        # Without a checkpoint before the end, records are learned again from 0, if workers have begun there.
         has_earlier_checkpoint = oldest < end
-        start = 0 if workers_begin_at_0 and not has_earlier_checkpoint else oldest
+        start = oldest  # if this is also the end, an error is raised below
+        if workers_begin_at_0 and not has_earlier_checkpoint:
+            start = 0
     is_known_start = start == 0 or start in offsets
     if end not in offsets or not is_known_start or start >= end:
         raise SettingsError(

@@ -76,10 +76,13 @@ def _make_plan(
     settings: WorkerSettings, file_options: FileOptions, timestamp_column: str | None, until: str | None,
     backfill_number: int,
 ) -> "BackfillPlan":  # fmt: skip
-    """Return what is learned and how. `until` is a time or offsets of partitions. Raises `SettingsError`."""
+    """Return what is learned and how. Raises `SettingsError`.
+
+    `until` is a time or offsets of partitions. `backfill_number` tells the backfills of a topic apart.
+    """
     from streampca.backfill import BackfillPlan
 
-    until_offsets = parse_offsets(until or "")
+    until_offsets = parse_offsets(until or "")  # None if `until` is a time
     until_ms = None if until_offsets else parse_time_ms(until, "until")
     if until_ms is not None and not timestamp_column:
         raise SettingsError("--until with a time needs --timestamp-column")
@@ -116,7 +119,10 @@ def _print_history(checkpoint: Checkpoint) -> None:
 
 
 def _publish(settings: WorkerSettings, store: Store, config: FoldConfig) -> str:
-    """Publish a model with the learned vectors, unless a worker runs. Returns a sentence for the user."""
+    """Publish a model with the learned vectors, unless a worker runs.
+
+    Returns a sentence for the user, in which "them" means the learned vectors.
+    """
     models = Models(store, settings.topic, settings.keep_models)
     reports = ProcessStatuses(store, settings.topic).all()
     # The other reports are from members of transform.

@@ -19,7 +19,9 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     if settings.dead_letter_topic:
         # By default, a broker may compact a topic, which would remove letters.
         configs = {CLEANUP_POLICY: "delete", **_options_for_largest_letter(settings)}
-        _create_if_missing(settings, settings.dead_letter_topic, 1, replication_factor, **configs)
+        _create_if_missing(
+            settings, settings.dead_letter_topic, partitions=1, replication_factor=replication_factor, **configs
+        )
         refuse_compacted_topic(settings, settings.dead_letter_topic)
     if settings.output_topic:  # an output goes to the partition of the same number
         _create_if_missing(settings, settings.output_topic, partition_count, replication_factor)

@@ -114,7 +114,11 @@ class TopicChecks:
         self._settings = start.settings
 
     def steps(self) -> list[Step]:
-        """Return the checks in their order. They may use steps of the member's start, such as "topic" and "format"."""
+        """Return the checks in their order.
+
+        `after` names the steps whose results a check uses: other checks, or steps of the member's start, such as
+        "topic" and "format".
+        """
         return [
             Step("leaders", self._check_brokers, after=["topic"]),
             Step("records", self._find_records, after=["leaders"]),
@@ -264,7 +268,7 @@ class TopicChecks:
         not_skipped = [index for index in range(decoded_count) if index not in skipped_indices]
         if not not_skipped:
             reason_of_newest = decoded.skipped[0].reason
-            return self._report_all_skipped(reason_of_newest, len(newest))
+            return self._report_all_skipped(reason_of_newest, decoded_count)
         newest_index = not_skipped[0]
         partition, record = newest[newest_index]
         where = f"partition {partition}, offset {record.offset}"

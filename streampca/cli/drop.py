@@ -25,7 +25,8 @@ def drop(
 ) -> None:
     """Delete what was learned of a partition or backfill, and the models that contain it.
 
-    `delete_committed_offset` deletes the partition's offset of the group. It is called before any file is deleted.
+    `delete_committed_offset` deletes the partition's offset of the group. It is called first: if it raises, no
+    file is deleted.
     """
     store = open_store(settings.store)
     kind = "" if is_backfill(partition) else "partition "
@@ -49,9 +50,9 @@ def drop(
 
 
 def _list_files(store: Store, folder: str) -> tuple[list[str], list[str]]:
-    """Return the checkpoints in the folder of a partition or backfill, and the other files there."""
+    """Return the checkpoints in the folder of a partition or backfill, and all other files in it, to be deleted."""
     parts_folder = f"{folder}/parts"  # here a backfill keeps what it has learned of its chunks
-    paths = store.names(folder)  # also lists the folder of the parts, which cannot be deleted like a file
+    paths = store.names(folder)  # may include `parts_folder`, which is not a file
     checkpoints = [path for path in paths if path.endswith(".npz")]
     other_files = [path for path in paths if path not in checkpoints and path != parts_folder]
     other_files += store.names(parts_folder)

@@ -174,6 +174,7 @@ def _format(value: Any, name: str = "") -> str:
     is_unknown_time = name == "published_at" and value == 0
     if value in (None, "") or is_unknown_time:
         return "–"
+    # `iso_time` returns None for an unknown time, which is negative, and for a time beyond the calendar.
     if name == "published_at":  # in seconds
         return iso_time(1000 * value) or "–"
     if name.endswith("_ms"):

@@ -52,9 +52,9 @@ def doctor(options: Options) -> None:
 
     Does the steps of a worker's start: store, broker, credentials, topics, group, checkpoints. Then it checks the
     records. Prints a line for each step, with a remedy if it fails. If an output topic is set, it also does the steps
-    of transform: model, output topic, transactional ids, its group, schema; without dimensions and components, it does
-    only the steps of transform. Exits with 1 if a step fails. Learns nothing, and changes no offset, topic, schema or
-    checkpoint.
+    of transform: model, output topic, transactional ids, its group, schema. If an output topic is set without
+    dimensions and components, it does only the steps of transform. Exits with 1 if a step fails. Learns nothing, and
+    changes no offset, topic, schema or checkpoint.
     """
     from streampca.cli.doctor import run
 
@@ -69,7 +69,7 @@ def create_topics(
     ] = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Replicas; default: the broker's.")] = None,
 ) -> None:
-    """Create the topic, and if they are set the dead-letter topic and transform's output topic.
+    """Create the topic; if they are set, also the dead-letter topic and transform's output topic.
 
     Existing topics are reported and never changed, so the command can be repeated. The dead-letter topic gets one
     partition, the output topic as many as the topic.

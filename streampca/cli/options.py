@@ -184,7 +184,7 @@ def command(
     The annotation of the function's first parameter decides what it gets:
 
     - `Options`: a dict with the text of each option. The function reads the settings itself.
-    - The name of a settings class, as a text: an object of this class, read from the options.
+    - The name of a settings class as a text, such as "WorkerSettings": an object of this class, read from the options.
 
     The function's other parameters are further options of the command. With `logs_errors`, errors are logged instead
     of printed.

@@ -52,7 +52,7 @@ def run(file: Path, location: str, output: Path, basis: Basis, topic: str | None
             other_columns=is_table or keeps_json_fields,
         )
         rows = open_rows(file, file_options)
-        rows = rows._replace(missing_values=projector.missing_values)
+        rows = rows._replace(missing_values=projector.missing_values)  # as when the model was learned
         print_notes(rows)
         # A table needs its columns before the first row.
         types_of_other_columns = rows.other_types if is_table else {}
@@ -140,6 +140,7 @@ def _open_sidecar(url: str, basis: Basis, opened: ExitStack) -> Projector:
         components=about["components"],
         names=about.get("names"),
         impute=settings.get("missing") == "impute",
+        # The model's type says how precisely an entry must equal a number such as -999 to be missing.
         missing_values=MissingValues.of(settings.get("missing_values", ""), settings.get("dtype", "float64")),
         project=project,
     )

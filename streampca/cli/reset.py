@@ -49,7 +49,8 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
     """Delete the group's committed offsets. With `to`, also save a checkpoint at the new position of each partition.
 
     Workers continue at their checkpoints, so only a new checkpoint moves them. `to` is the option --to: "earliest",
-    "latest", offsets such as "0:120,1:90", or a time. With `partition`, only this partition gets a new checkpoint.
+    "latest", offsets such as "0:120,1:90", or a time. With `partition`, only this partition gets a new checkpoint,
+    although all committed offsets are deleted.
     """
     if to and _is_read_as_time(to):
         _parse_time_ms(to)  # refuses a wrong time before brokers are asked

@@ -28,7 +28,7 @@ def run(settings: WorkerSettings, confirm: Confirm) -> None:
     ask(confirm, "Keep what was learned, and continue with the settings of now?")
     for partition in partitions_to_rewrite:
         before = checkpoints.newest(partition)
-        if before is not None:
+        if before is not None:  # None: deleted while the user was asked
             checkpoints.replace(before, before.adopt_settings(config))
     console().print(
         f"{len(partitions_to_rewrite)} partitions continue; the next model that is published has these settings"

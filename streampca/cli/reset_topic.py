@@ -81,7 +81,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
 
 
 def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
-    """Return the consumer groups that are to continue in the topic with the new id, by role.
+    """Return the consumer groups, by role, that are to continue in the topic on other brokers, which has a new id.
 
     The roles are worker and transform. With `role`, only the group of this role is returned. Otherwise, it is the
     workers' group, and if there is an output topic, also the group of transform.
@@ -95,7 +95,7 @@ def _choose_groups(settings: ResetSettings, role: str | None) -> dict[str, str]:
 
 
 def _find_partitions_to_adopt(checkpoints: Checkpoints, adopted: AdoptedTopic) -> list[int]:
-    """Return the partitions that are not adopted yet: the newest checkpoint lacks the topic's new id.
+    """Return the partitions whose newest checkpoint is not of the adopted topic yet: it lacks the topic's new id.
 
     Prints the former id of each partition. A partition without a checkpoint is returned, too. Raises `SettingsError` if
     no partition has a checkpoint, or if the adopted topic lacks a partition that has a checkpoint.
@@ -142,7 +142,7 @@ def _make_transform_offsets(
         console().print(f"transform, partition {partition}: the topic's id was {id_before or 'none'}")
         # The metadata no longer name a last record, because this record has another offset in the adopted topic.
         metadata = format_output_metadata(read_shape(metadata_before), adopted.id, last=None)
-        # librdkafka may not know the length of metadata, and read on until a zero byte.
+        # confluent-kafka reads metadata up to a zero byte, and without one beyond their end.
         terminated = f"{metadata}\0"
         offsets[tp] = OffsetAndMetadata(offset=position, metadata=terminated, leader_epoch=_NO_LEADER_EPOCH)
     return offsets
@@ -158,10 +158,11 @@ def _adopt_checkpoint(checkpoints: Checkpoints, adopted: AdoptedTopic, partition
     if before is None:
         checkpoints.save(make_empty_checkpoint(adopted.name, adopted.id, partition, position))
         return
-    # `replace`, since `fold.skip` would count the offsets between the old and the new position as lost records.
+    # Not `fold.skip`, which would count the offsets between the old and the new position as lost records.
     fold = replace(
         before.fold,
         position=position,
         last=None,  # the last record has a leader epoch of the old cluster
     )
-    checkpoints.replace(before, replace(before, topic_id=adopted.id, fold=fold))
+    after = replace(before, topic_id=adopted.id, fold=fold)
+    checkpoints.replace(before, after)

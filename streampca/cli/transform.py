@@ -40,7 +40,7 @@ def run(settings: TransformSettings) -> None:
         output_topic=settings.output_topic,
     ) as process:
         start = TransformStart(settings, store)
-        find_model, *later_steps = start.steps()
+        find_model, *later_steps = start.steps()  # the first may wait long; the later steps need its model
         try:
             has_found_model = _wait_for_model(process, find_model)
             if not has_found_model:

@@ -74,7 +74,7 @@ class TransformStart(MemberStart):
         self.output_fields = OutputFields(
             emitted=settings.emitted,
             basis=settings.basis,
-            with_p=settings.only_p_below is not None,
+            with_p=settings.only_p_below is not None,  # p decides which outputs are sent
             with_label=settings.label != "",
         )
         self.current_model = CurrentModel(
@@ -83,7 +83,7 @@ class TransformStart(MemberStart):
             settings.output_topic,
             needs_past_scores=self.output_fields.needs_past_scores,
             p_below=settings.only_p_below,
-            field=settings.field_with_names,  # it may name the model's dimensions
+            field=settings.field_with_names,  # paths such as x,y name the model's dimensions
             pins=self._pins.all,
         )
 
@@ -95,7 +95,7 @@ class TransformStart(MemberStart):
         """
         return [
             Step("model", self._find_model, waits_for="model"),
-            Step("matrix kernels", describe_openblas_kernels),
+            Step("matrix kernels", describe_openblas_kernels),  # only a report, which warns of slow kernels
             Step("format", self._create_codec, after=["model"]),
             Step(
                 "output schema",
@@ -217,6 +217,7 @@ class TransformStart(MemberStart):
             transactions.recover()
         except TopicError as error:  # a right on the transactional id may be missing
             raise SourceError(f"{error}; transform needs the rights Write and Describe for {ids}") from None
+        # Only now is there something to close: if `recover` raises, it leaves no producer open.
         self.transactions = self.opened.enter_context(closing(transactions))
         return f"this user may use {ids}"
 

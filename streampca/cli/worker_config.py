@@ -27,6 +27,7 @@ def create_worker_config(settings: WorkerSettings) -> WorkerConfig:
         missing_values=settings.missing_values,
         standardize=settings.standardize,
     )
+    # Paths such as x,y also name the dimensions. Positions of CSV cells do not, so `field_with_names` is "" for CSV.
     names = dimension_names(settings.field_with_names, settings.dimensions)
     if not npz.are_valid_names(names, settings.dimensions):
         raise SettingsError(f"field: names must differ and have at most {npz.MAX_NAME} characters")

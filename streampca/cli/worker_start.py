@@ -45,8 +45,8 @@ class WorkerStart(MemberStart):
             Step("store", self._check_store, waits_for="the store"),
             Step("format", self._create_config),
             *self._list_steps_at_brokers(),  # "broker", "topic" and "dead-letter topic"
-            # Compile before the group is joined, since a group removes a member that does not poll. Doctor does not
-            # compile, which takes long.
+            # Compile before the group is joined, since a group removes a member that does not poll. Compiling takes
+            # long, so doctor only reports the kernels, as the step does, too.
             Step("matrix kernels", self._compile_learning_functions, after=["format"], check=describe_openblas_kernels),
             Step("consumer group", self._read_committed_offsets, after=["topic"]),
             Step(

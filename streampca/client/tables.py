@@ -71,7 +71,7 @@ class ModelNames(NamedTuple):
         counts = Counter(columns)
         present_columns = [column for column in wanted_columns if counts[column]]
         needed_count = 1 if self.impute else len(wanted_columns)
-        # If the model has no names, all columns of the table are wanted. The table may have too many or too few.
+        # The count can be wrong only for a model without names: then all columns of the table are wanted.
         is_count_wrong = len(wanted_columns) != self.dimensions
         if is_count_wrong or len(present_columns) < needed_count:
             about_model = f": {list_names(self.names)}" if self.names else " without names"

@@ -66,8 +66,8 @@ def _remove_rebalance_delay(client: Any) -> None:
     """
     from confluent_kafka import cimpl
 
-    with contextlib.suppress(AttributeError):  # an older librdkafka
-        library = ctypes.CDLL(cimpl.__file__)
+    with contextlib.suppress(AttributeError):  # an older librdkafka lacks a function
+        library = ctypes.CDLL(cimpl.__file__)  # the extension module, which links librdkafka
         # librdkafka's handle, a pointer, follows the fields that every Python object has.
         handle = ctypes.c_void_p.from_address(id(client) + object.__basicsize__)
         library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p

@@ -126,7 +126,7 @@ def run(stream: Stream, seconds: float | None, rate: float, store: str | None, p
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
         models = _open_models(location)
-        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)
+        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)  # runs until this function ends
         consumer = stack.enter_context(contextlib.closing(open_consumer(broker, PROJECTED)))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
         children = Children(_list_settings(stream, addresses), folder)
@@ -291,7 +291,8 @@ class _Demo:
         if self._newest_model is None:
             return self._describe_start()
         model = self._newest_model.model
-        loss_ratio = self._newest_model.stats.loss_ewma  # None: no message was scored yet
+        # ‖r‖²/‖y‖² of the newest messages; None: no message was scored yet.
+        loss_ratio = self._newest_model.stats.loss_ewma
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
         truth = self._stream.truth
         if truth is not None and loss_ratio is not None:

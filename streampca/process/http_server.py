@@ -86,7 +86,7 @@ def create_server(
         limit_concurrency=max_connections,
         **options,
     )
-    config.load()  # before `ssl` is set, which it would replace by None
+    config.load()  # sets `ssl` to None, so it is called before the next line
     config.ssl = context
     return uvicorn.Server(config)
 

@@ -78,8 +78,8 @@ class KernelAlarm:
         interval_and_time = (ctypes.c_long * 4)(0, 0, int(within_s), 0)  # each in seconds and nanoseconds
         no_old_time = None  # the time that was left is not needed
         self._c_library.timer_settime(self._timer, _RELATIVE_TIME, ctypes.byref(interval_and_time), no_old_time)
-        # A timer that runs out calls C's `alarm` (see `start`), which ends the process some seconds later. If this
-        # happened while the process was stopped, 0 now cancels the alarm.
+        # If the timer ran out while the process was stopped (SIGSTOP), it has called C's `alarm` (see `start`), which
+        # would end the process some seconds later: cancel this alarm.
         signal.alarm(0)
 
     def stop(self) -> None:

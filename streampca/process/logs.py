@@ -37,7 +37,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     """Log events of this level and above to `stream`, by default stderr."""
     stream = stream or sys.stderr
     is_terminal = stream.isatty()
-    adding_fields: list[Processor] = [
+    field_processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.PositionalArgumentsFormatter(),
@@ -48,7 +48,9 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     renderers = _create_text_renderers() if is_terminal else _create_json_renderers()
     handler = logging.StreamHandler(stream)
     processors = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers]
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=adding_fields, processors=processors))
+    # Events of libraries that use `logging` get the same fields, from `foreign_pre_chain`.
+    formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=field_processors, processors=processors)
+    handler.setFormatter(formatter)
     handler.addFilter(OncePerMinute(*_REPEATING_LOGGERS))
     root = logging.getLogger()
     root.handlers = [handler]
@@ -58,7 +60,7 @@ def configure(level: str = "info", stream: TextIO | None = None) -> None:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            *adding_fields,
+            *field_processors,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),

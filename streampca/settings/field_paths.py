@@ -81,14 +81,13 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     paths: list[Path] = []
     current_path: Path = ()  # the parts so far, each a name or a choice, of the path that is being read
     # A match is one or two parts and a separator, such as `values[id=temp].` or `hum,`. The added comma ends the last
-    # path. If the rest of the text does not match, the last match is None.
+    # path.
     for match in _split_into_matches(_PARTS_AND_SEPARATOR, f"{field},"):
-        new_parts = _make_parts(match) if match else ()
-        if match is None or not new_parts:  # no parts: what has matched is not valid
-            raise ValueError(
-                f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
-                "an element as in values[id=temp].v, and put a name with [ and = in backticks"
-            )
+        if match is None:  # the rest of the text does not match
+            raise _make_paths_error(field)
+        new_parts = _make_parts(match)
+        if not new_parts:  # what has matched is not valid
+            raise _make_paths_error(field)
         current_path += new_parts
         if match["separator"] == ",":
             paths.append(current_path)
@@ -98,6 +97,14 @@ def parse_paths(field: str) -> tuple[Path, ...]:
     if len(distinct_paths) < len(paths):
         raise ValueError("it names a path twice")
     return tuple(paths)
+
+
+def _make_paths_error(field: str) -> ValueError:
+    """Return the error for a setting `field` that is not a list of paths."""
+    return ValueError(
+        f"{field!r} is not a path or a list of paths: write names like temp,hum or payload.embedding, choose "
+        "an element as in values[id=temp].v, and put a name with [ and = in backticks"
+    )
 
 
 def _make_parts(match: re.Match[str]) -> Path:
@@ -138,7 +145,7 @@ def parse_conditions(where: str) -> tuple[Condition, ...]:
         return ()
     conditions = []
     for match in _split_into_matches(_CONDITION, f"{where},"):  # the comma ends the last condition
-        if match is None:
+        if match is None:  # the rest of the text is not a condition
             raise ValueError(
                 f"where={where!r} is not a condition or a list of conditions: write path=word or path!=word"
             )

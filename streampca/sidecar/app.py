@@ -120,6 +120,6 @@ def _restrict_hosts(app: ASGIApp, settings: ServeSettings) -> ASGIApp:
         hosts = ["localhost", "127.0.0.1", "[::1]", settings.host]
     else:
         return app
-    # Orchestrators and Prometheus ask by the address of a pod.
+    # Orchestrators and Prometheus ask by the address of a pod; on a loopback address, Prometheus has a local name.
     open_paths = PROBES if is_local else {*PROBES, "/metrics"}
     return AllowedHosts(app, allowed_hosts=hosts, open_paths=open_paths)

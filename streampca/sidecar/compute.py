@@ -86,9 +86,9 @@ def _limit_contributions(count: int, vector_count: int, names: Sequence[str] | N
     longest_name = max(len(name) for name in names) if names else 0
     # A contribution to T² and one to SPE take four numbers (two dimensions, two values) and perhaps two names.
     numbers_per_pair = 4 + (2 * longest_name) // 8
-    numbers_for_one_pair_each = numbers_per_pair * vector_count  # each vector of the request has `count` pairs
-    if count * numbers_for_one_pair_each > limits.numbers:
-        max_count = limits.numbers // numbers_for_one_pair_each
+    numbers_if_count_is_1 = numbers_per_pair * vector_count
+    if count * numbers_if_count_is_1 > limits.numbers:
+        max_count = limits.numbers // numbers_if_count_is_1
         raise too_large(f"the answer is too long: ask for at most {max_count} contributions", "numbers")
 
 

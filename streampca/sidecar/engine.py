@@ -127,8 +127,8 @@ class Engine:
             return await self.run_in_thread(process)
         except NotLoadedError as error:  # the model that the request names is not in memory
             version = error.version
-        # The parsed numbers would take much memory while the model is being loaded. They were dropped with the error,
-        # so the request is parsed again once the model is there.
+        # Leaving the `except` block drops the parsed numbers, which would take much memory while the model is being
+        # loaded. So the request is parsed again once the model is there.
         loaded = await self.find(version)
         return await self.run_in_thread(partial(process, loaded=loaded))
 
@@ -150,7 +150,7 @@ class Engine:
         answer = compute(published, parsed, self.limits)
         if answer.projected is not None:
             labels = self.find_labels(parsed)
-            self.recent.add(answer.projected.vectors, labels)
+            self.recent.add(answer.projected.vectors, labels)  # for the sidecar's page
         self.metrics.vectors[operation].inc(answer.vector_count)
         return respond(parsed, answer, raw)
 

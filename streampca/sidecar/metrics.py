@@ -49,7 +49,7 @@ class SidecarMetrics(Collector):
     def __init__(self, models: ServedModels, topic: str, store: StoreMetrics) -> None:
         self._models = models
         self.registry = LabelledRegistry("sidecar", topic=topic)
-        self.registry.register(self)
+        self.registry.register(self)  # the registry then calls `collect`, which reports the served models
         store.register(self.registry)
         vectors = Counter(
             "streampca_vectors_total", "Vectors projected, reconstructed or scored, by operation.", ["operation"],

@@ -75,7 +75,7 @@ class OuterMiddleware:
         self._app = app
         self._metrics = metrics
         self._tokens = tokens
-        self._slots = asyncio.Semaphore(LARGE_REQUESTS)
+        self._large_request_slots = asyncio.Semaphore(LARGE_REQUESTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, pass it on to the endpoints, answer errors, and measure the duration."""
@@ -87,7 +87,7 @@ class OuterMiddleware:
             scope = dict(scope, method="GET")  # the server leaves out the body of the answer
         started_at = time.perf_counter()
         headers = dict(scope["headers"])
-        answer = _Answer(send, headers.get(b"x-request-id", b""), self._slots)
+        answer = _Answer(send, headers.get(b"x-request-id", b""), self._large_request_slots)
         structlog.contextvars.bind_contextvars(request_id=answer.request_id.decode())
         try:
             await self._check_request(scope, headers, answer)

@@ -70,7 +70,7 @@ def _refuse_rows_in_other_fields(content: Mapping[str, Any], stated_field: str) 
 
 
 def _find_row_field(schema: type[BaseModel], stated_field: str | None) -> str:
-    """Return which field of a request the rows of a binary body fill: "vectors" or "coordinates".
+    """Return the name of the request's field whose rows a binary body holds: "vectors" or "coordinates".
 
     If the schema has both fields, the query parameter `of` must state one, `stated_field`. Raises `RequestError`.
     """
@@ -174,7 +174,10 @@ def pack_rows(value: Any, name: str) -> Array:
 
 
 def _join_bytes(rows: Sequence[Any], name: str) -> Array:
-    """Return rows of bytes as an array (n,), whose items are the bytes of a row. Raises `RequestError`."""
+    """Return rows, decoded from base64 texts, as an array (n,), whose items are the bytes of a row.
+
+    Raises `RequestError`.
+    """
     row_bytes = len(rows[0])
     have_same_length = all(isinstance(row, bytes) and len(row) == row_bytes for row in rows)
     if not have_same_length:
@@ -275,7 +278,7 @@ def check_rows(
     _refuse_too_many_rows(rows, row_field, limits)
     if len(rows) == 0:
         return np.empty((0, width))
-    if rows.shape[1] != width:
+    if rows.shape[1] != width:  # `shape_rows` does not change the width of rows that had two axes before
         raise invalid(f"{row_field}[0] has {rows.shape[1]} numbers where this model has {width}")
     is_float32 = rows.dtype.newbyteorder("=") == np.float32  # in any byte order
     sent_rows: Array = rows.astype(np.float32 if is_float32 else np.float64, copy=False)

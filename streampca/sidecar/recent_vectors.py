@@ -101,7 +101,7 @@ class RecentVectors:
         """Return the kept vectors, the oldest first; none if they have other dimensions."""
         with self._lock:
             requests = list(self._requests)
-        if not requests or requests[0].vectors.shape[1] != dimensions:
+        if not requests or requests[0].vectors.shape[1] != dimensions:  # all kept vectors have the same dimensions
             return _Snapshot(vectors=np.empty((0, dimensions)), labels=np.empty(0, object), times_s=np.empty(0))
         vectors = np.concatenate([request.vectors for request in requests])
         counts = [len(request.vectors) for request in requests]

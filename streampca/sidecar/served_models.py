@@ -38,11 +38,11 @@ class ServedModels:
 
         A model is too old after `max_age_s` (None: never).
         """
-        self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)
+        self.cache = ModelCache(models, clock, on_load, on_list=self._refresh)  # called after each poll of the store
         statuses = ProcessStatuses(models.store, models.topic)
         # A model is never too old if the statuses of workers show that it has learned every record.
         self._age = ModelAge(statuses, clock, max_age_s or math.inf)
-        self.pins: dict[str, int] = {}
+        self.pins: dict[str, int] = {}  # pin → version
         self.drifts: dict[str, dict[str, Any]] = {}  # pin → fields of `schemas.DriftResponse`
         self.gone_pins: dict[str, int] = {}  # pins whose version was deleted
         self.compared_model: PublishedModel | None = None  # the newest model when `drifts` was computed
@@ -86,7 +86,7 @@ class ServedModels:
         return sentences
 
     def _refresh(self, models: Models) -> None:
-        """Refresh the pins. If the newest model is old, find out from workers whether it has learned every record.
+        """Refresh the pins. If the newest model will soon be too old, find out whether it has learned every record.
 
         If it has, the model does not count as too old.
         `models` has the listing of the store that the cache has just made, so the store is not listed again.
@@ -94,6 +94,7 @@ class ServedModels:
         newest = self.cache.current
         if newest is not None:
             self._refresh_pins(newest, models)
+            # Returns at once unless the model will soon be too old.
             self._age.confirm_if_every_record_is_learned(newest, age_s=self._clock() - self.cache.current_since)
 
     def _refresh_pins(self, newest: PublishedModel, models: Models) -> None:
@@ -117,7 +118,7 @@ class ServedModels:
 
     def _refresh_drifts(self, newest: PublishedModel) -> None:
         """Compute the drifts again if the newest model or a pin has changed, or if a drift is missing."""
-        is_newest_compared = newest is self.compared_model
+        is_newest_compared = newest is self.compared_model  # False after a pin has changed, too: it is None then
         lacks_drift = len(self.drifts) < len(self.pins)  # a pinned model that could not be read may be readable now
         if not is_newest_compared or lacks_drift:
             self.compared_model = None  # if an error follows, the next poll computes the drifts again

@@ -77,7 +77,8 @@ class V1Endpoints(Endpoints):
             ),
             ("/v1/score", self.score, schemas.ScoreRequest, schemas.ScoreQuery, schemas.ScoreResponse),
         ):  # fmt: skip
-            # `app.post` has no argument for the class of the route.
+            # The engine parses the request, so FastAPI must not: the route is a `PlainRoute`, which `app.post` cannot
+            # create.
             app.router.add_api_route(
                 path, endpoint, methods=["POST"], route_class_override=PlainRoute, tags=["vectors"],
                 response_model=response, responses=errors | describe_binary_answer(NPZ),

@@ -68,7 +68,7 @@ class ClientConnection(ABC):
         """Ask for the topic until a broker answers. Raises `TimeoutError` after `timeout_s`.
 
         If a broker answers with an error for the topic, ask again until `wait_for_topic_s` have passed, since the topic
-        may just have been created. Then raise this `TopicError`.
+        may just have been created. Then raise this `TopicError`, if `timeout_s` have not passed before.
         """
         started_at = time.monotonic()
         waited_s = 0.0

@@ -101,7 +101,7 @@ class ClientSource(Source, ABC):
         """Return the next event of a rebalance; without a rebalance, all new records and `OutOfRange` events."""
         fetched: Mapping[int, Sequence[Record]] = {}
         if not self._rebalances:
-            fetched = self._fetch(timeout_s)  # if a rebalance begins meanwhile, adds its events to `_rebalances`
+            fetched = self._fetch(timeout_s)  # empty if a rebalance begins meanwhile: `_rebalances` has its events
         self._connection.log_outages()
         if self._rebalances:
             return [self._take_rebalance_event()]
@@ -212,12 +212,13 @@ class ClientSource(Source, ABC):
                 # the seek, the last record is compared with the log, which tells the two cases apart.
                 self._seek_again(partition, position, last_record, earliest)
                 continue
-            # If the log holds the position here, it was found to be truncated, or there is no record to compare. In
-            # both cases, it counts as truncated and grown again, with another record before the position. Otherwise,
-            # the log begins after the position, or ends before it.
-            diverged = position - 1 if log_holds_position else None
+            diverged_offset: int | None = None  # the log begins after the position, or ends before it
+            if log_holds_position:
+                # There is no last record to compare (see above). So the log counts as truncated and grown again, with
+                # another record at the offset before the position.
+                diverged_offset = position - 1
             self._positions.stop(partition)
-            events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged))
+            events.append(OutOfRange(partition, position, earliest=earliest, latest=end, diverged=diverged_offset))
         return events
 
     def _seek_again(self, partition: int, position: int, last: LastRecord, earliest: int) -> None:

@@ -86,7 +86,7 @@ class ClientTransactions(Transactions, ABC):
         self._is_transaction_open = False
         self._producer: Any = None  # None while no producer is open
         self._configs: Mapping[str, str] = {}  # of the output topic
-        self._reread_configs_at = 0.0  # by time.monotonic
+        self._next_read_of_configs_at = 0.0  # by time.monotonic; 0: at the next call
         self._failures: list[Failure] = []  # of the current transaction
         # If brokers refuse a batch as too large, the next producer sends smaller batches.
         self._batch_bytes_of_next_producer = self.batch_bytes
@@ -131,12 +131,12 @@ class ClientTransactions(Transactions, ABC):
 
     def topic_configs(self) -> Mapping[str, str]:
         """Return the options of the topic for outputs, which are read again every two minutes."""
-        if time.monotonic() >= self._reread_configs_at:
+        if time.monotonic() >= self._next_read_of_configs_at:
             with contextlib.suppress(SourceError), self._open_admin(self._output_topic) as admin:
                 configs = admin.topic_configs()
                 if configs:  # empty if a broker does not tell the options: keep the earlier options
                     self._configs = configs
-            self._reread_configs_at = time.monotonic() + _REREAD_CONFIGS_AFTER_S
+            self._next_read_of_configs_at = time.monotonic() + _REREAD_CONFIGS_AFTER_S
         return self._configs
 
     def recover(self) -> None:
@@ -163,7 +163,7 @@ class ClientTransactions(Transactions, ABC):
         self._send(self._begin_unless_open(), records)
 
     def commit(self, offsets: Mapping[int, Committed]) -> None:
-        """Commit the records that were sent, and these offsets of the source's group."""
+        """Commit the records that were sent, and these offsets of the source's group; without a source, no offsets."""
         producer = self._begin_unless_open()  # a transaction without records commits the offsets, too
         membership = None
         if self._source is not None:
@@ -239,14 +239,16 @@ class ClientTransactions(Transactions, ABC):
         if code in _PERMANENT_CODES:
             return error
         if code in TOO_LARGE_CODES or code in INVALID_RECORD_CODES:
-            self._reread_configs_at = 0.0  # the topic's limits may have changed: read them again at the next try
+            self._next_read_of_configs_at = 0.0  # the topic's limits may have changed: read them again at the next try
         if code in TOO_LARGE_CODES:
             return self._find_too_large_error(failure, code, error)
         if code in INVALID_RECORD_CODES:
             # Either a compacted topic refuses a record without a key, or a timestamp is refused. A retry can replace
             # the timestamp, but not add a key.
             is_missing_key_the_cause = code == NO_KEY and is_any_key_missing and self._is_compacted(failure.topic)
-            return error if is_missing_key_the_cause else RecordRefusedError(str(error), code)
+            if is_missing_key_the_cause:
+                return error
+            return RecordRefusedError(str(error), code)
         return None
 
     def _is_any_key_missing(self, failure: Failure) -> bool:

@@ -94,9 +94,11 @@ Event = Assigned | Revoked | Lost | Records | OutOfRange
 
 
 def decode_records(codec: Codec, event: Records) -> Vectors | Undecoded:
-    """Decode the records of one event; if the vectors need much memory, only the first ones.
+    """Decode the records of one event.
 
-    Return `Undecoded` while the schema registry is away. Raises `SourceError` if it refuses access.
+    If the vectors need much memory, only the first records are decoded: the result's `next` is then the offset of the
+    first record that is left. Return `Undecoded` while the schema registry is away. Raises `SourceError` if the
+    registry refuses access.
     """
     high_watermark = event.end
     try:

@@ -41,8 +41,8 @@ class OAuthTokens:
         self._next_request_at = 0.0
         self._failure: SourceError | None = None  # of the last request; None if it succeeded
         self._failed_at = 0.0
-        # When each replaced token ended: at its expiry or at its replacement, whichever was later. Shortly after this
-        # time, brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
+        # When each replaced token ended: at its expiry, or at its replacement if it had expired before. Shortly after
+        # this time, brokers may refuse a client that has not taken the new token yet: see `may_be_expired`.
         self._ends_of_replaced_tokens: deque[float] = deque(maxlen=_REPLACED_TOKENS_REMEMBERED)
 
     @property
@@ -50,7 +50,7 @@ class OAuthTokens:
         """Whether brokers may refuse a client because its token has expired, so that a later login may succeed.
 
         1. If the newest token has expired, no client has a valid token. A later token helps, if one can be had.
-        2. If the last request for a token has just failed, a client may use the token that it had before.
+        2. If the last request for a token has just failed, a client may still use its old token: it asks again later.
         3. If a replaced token has just reached its end, a client may use it: clients take new tokens some seconds late.
         """
         now = time.time()
@@ -123,7 +123,7 @@ def create_tokens(settings: KafkaSettings) -> OAuthTokens | None:
     secret = settings.sasl_password
     if settings.sasl_mechanism == "AWS_MSK_IAM":
         tokens = _shared_tokens(_sign_for_msk, find_aws_region(settings.bootstrap_servers))
-    elif settings.sasl_mechanism == "OAUTHBEARER" and secret:
+    elif settings.sasl_mechanism == "OAUTHBEARER" and secret:  # the settings require a secret: only mypy needs `secret`
         login = (settings.sasl_token_url, settings.sasl_username, secret.get_secret_value())
         tokens = _shared_tokens(_request_token, *login)
     else:
@@ -163,6 +163,7 @@ def _request_token(url: str, client: str, secret: str) -> tuple[str, float]:
 
 def _make_refusal_error(endpoint: str, status: int, text: str) -> SourceError:
     """Return the error for an answer of a token endpoint with this HTTP status and text, which holds no token."""
+    # The text need not be JSON.
     reason = re.search(r'"error"\s*:\s*"(\w+)"', text)
     status_and_reason = f"{status} {reason[1]}" if reason else str(status)
     refusal = f"the token endpoint {endpoint} gives no token ({status_and_reason})"

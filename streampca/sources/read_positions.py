@@ -85,7 +85,7 @@ class ReadPositions:
 
         `fetched` is how far the client has fetched. Return None if nothing is new. If the last record before the
         position must be compared with the log, return None until the comparison has shown that the log was not
-        truncated: in a truncated log, the new records do not follow the last record.
+        truncated: after a truncation, other records may stand at the offsets before the position.
         """
         before = self.by_partition[partition]
         if partition in self.records_to_compare:
@@ -110,6 +110,7 @@ class ReadPositions:
         - If the log ends before the position, the position is out of range: stop, return False.
         - Until the client has fetched the offset of the last record, return False.
 
+        `records` were fetched from the offset of the last record on. If compaction has removed it, they begin later.
         `fetched` is the client's next offset, and the end of the partition as the client knows it.
         """
         position = self.by_partition[partition].next
@@ -123,8 +124,8 @@ class ReadPositions:
         if has_fetched_to_end and fetched.next < position:
             self.stop_as_out_of_range(partition)  # keeps the record: if the log grows again, the record is compared
             return False
-        # If compaction has removed the last record, the client has passed the record's offset: `records` begin with a
-        # later record, or at least the next offset is later.
+        # Also done if compaction has removed the last record: the client has passed its offset, so `records` begin with
+        # a later record, or at least the next offset is later.
         is_comparison_done = bool(records) or fetched.next > last.offset
         if is_comparison_done:
             del self.records_to_compare[partition]
@@ -140,8 +141,8 @@ def _advance(before: Reached, records: Sequence[Record], fetched: Reached) -> Re
     after_records = records[-1].offset + 1 if records else UNKNOWN
     next_offset = max(before.next, fetched.next, after_records)  # unknown offsets are negative
     reported_end = fetched.end if fetched.end >= 0 else before.end  # librdkafka forgets the end when a fetch fails
-    end = max(reported_end, after_records)  # the partition reaches at least to the end of these records
-    if next_offset < 0 or end < 0:  # unknown
+    is_end_known = reported_end >= 0 or bool(records)  # the partition reaches at least to the end of these records
+    if next_offset < 0 or not is_end_known:
         return before
     # The client may have fetched past an end that was reported earlier, so the end is at least the next offset.
-    return Reached(next=next_offset, end=max(end, next_offset))
+    return Reached(next=next_offset, end=max(reported_end, next_offset))

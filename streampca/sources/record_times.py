@@ -58,7 +58,7 @@ def read_timestamp_limits(configs: Mapping[str, str]) -> TimestampLimits:
     deletes_old_records = "delete" in configs.get("cleanup.policy", "delete")
     if deletes_old_records:  # the broker would soon delete a record with an older timestamp
         retention = _read_limit(configs, "retention.ms", _NO_LIMIT_MS)
-        margin = min(_DELETED_SOON_MS, retention // 2)
+        margin = min(_DELETED_SOON_MS, retention // 2)  # with a short retention, keep at least its newer half
         before = min(before, retention - margin)
     return TimestampLimits(before_ms=before, after_ms=after)
 
@@ -91,8 +91,8 @@ class TimestampReplacer:
         """Return the records to send in this try of a transaction, and how many of their timestamps were replaced.
 
         After each refusal, the next try replaces more timestamps by the time of sending. If brokers have refused even
-        the time of sending, this machine's clock is wrong: so the last try sends all records with their original
-        timestamps.
+        the time of sending, this machine's clock is wrong, and the original timestamps may be right: so the last try
+        sends all records with their original timestamps.
 
         `timestamps`, an optimisation, holds the timestamps of these records, and perhaps of more records. If all are
         kept, no single record is looked at.
@@ -151,7 +151,8 @@ class TimestampReplacer:
         """
         self._failed_tries += 1
         is_timestamp_refused = error.code in INVALID_RECORD_CODES
-        has_last_try_failed = self._failed_tries > len(_TIMESTAMP_LIMITS_BY_TRY)  # it follows the tries with limits
+        tries_with_limits = len(_TIMESTAMP_LIMITS_BY_TRY)
+        has_last_try_failed = self._failed_tries > tries_with_limits  # the last try has no limits
         if not is_timestamp_refused or has_last_try_failed:
             raise SourceError(str(error)) from None  # the caller handles `error`, which says the same
 
@@ -162,7 +163,8 @@ def _restore_timestamp(record: OutgoingFields) -> OutgoingFields:
     gets_time_of_sending = timestamp_ms < 0  # the client sets it
     if not gets_time_of_sending:
         return record
-    # A dead letter; or a note of a replay, which has no original timestamp, and keeps the time of sending (-1).
+    # A dead letter; or a replay note (see `dead_letters`), which has no original timestamp: it gets -1, so it keeps the
+    # time of sending.
     original_ms = read_timestamp_of_rejected(headers)
     return topic, partition, value, key, headers, original_ms
 

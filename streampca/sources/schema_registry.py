@@ -65,7 +65,7 @@ def _register(settings: FormatSettings, subject: str, schema: WriterSchema, *, m
                 return b""
             schema_id = registry.register(subject, schema)
             return frame_of(schema_id)  # the schema prefix
-    except KeyError:  # of `register`
+    except KeyError:  # only `register` raises it: the registry has answered 404
         raise SourceError(f"the schema registry {settings.schema_registry_url} cannot find {subject}") from None
     except _BadRequestError as error:
         raise SourceError(str(error)) from None
@@ -113,7 +113,8 @@ class SchemaRegistry:
             schema = self._call(get_schema, schema_id)
             self._add_references(schema, references)
         except (SourceError, TimeoutError) as error:
-            # An error of this schema alone becomes a `KeyError`, at once or after five minutes.
+            # If only this schema fails, the error becomes a `KeyError`, at once or after five minutes, so that the
+            # record is rejected.
             raise self._find_error_to_raise(schema_id, error) from None
         self._failing_since.pop(schema_id, None)
         return WriterSchema(kind=schema.schema_type, text=schema.schema_str, references=references)
@@ -132,7 +133,7 @@ class SchemaRegistry:
         now = time.monotonic()
         failing_since = self._failing_since.setdefault(schema_id, now)
         is_unanswered_for_long = now - failing_since > _UNKNOWN_AFTER_S
-        is_called_bad = isinstance(error, _BadRequestError)  # the registry has answered with a status of 4xx
+        is_called_bad = isinstance(error, _BadRequestError)  # a kind of `TimeoutError`, after a status of 4xx
         may_be_unknown = is_called_bad or is_unanswered_for_long
         if may_be_unknown and self._answers_other_requests():
             return KeyError(schema_id)  # an unknown schema
@@ -184,7 +185,7 @@ class SchemaRegistry:
         Raises `KeyError` (not found), `SourceError` (access refused), `_BadRequestError` (request refused), and
         `TimeoutError` after any other failure.
         """
-        watchdog.tick()
+        watchdog.tick()  # one record may need several requests, and each may take long
         try:
             return method(*arguments)
         except self._error_class as error:
@@ -197,7 +198,7 @@ class SchemaRegistry:
             raise TimeoutError(f"the schema registry {self._url} cannot be reached: {one_line(error)}") from None
 
     def _explain_status(self, status: int, text: str) -> SourceError | TimeoutError:
-        """Return our error for an answer with this HTTP status."""
+        """Return our error for an answer with this HTTP status: `TimeoutError` if a later request may succeed."""
         if status in _NO_ACCESS:
             return SourceError(
                 f"the schema registry {self._url} refuses access ({status}): check schema_registry_login"

@@ -55,7 +55,7 @@ class TopicReader:
                 f"partition {partition} of {self._topic} holds offsets {earliest} to {high_watermark}, "
                 f"not {start} to {end}"
             )
-        return (record for _, record in self._read_to({partition: end}, {partition: start}))
+        return (record for _, record in self._read_to(ends={partition: end}, starts={partition: start}))
 
     def find_bounds(self) -> dict[int, tuple[int, int]]:
         """Return each partition's earliest offset, and the offset at which its committed records end now."""

@@ -213,9 +213,11 @@ class ConfluentSource(ClientSource):
     def _start_fetching(self, partitions: Collection[int]) -> None:
         """Let the client fetch all partitions that are being read, each from its position, and no others.
 
-        `partitions` are not needed: the client takes only the whole list of what it fetches.
+        `partitions` is not used: the client takes only the whole list of what it fetches.
         """
-        if self._rebalances:  # a rebalance has begun: the positions still belong to the assignment before it
+        if self._rebalances:
+            # A rebalance has begun, and the positions still belong to the assignment before it. After the event
+            # `Assigned`, the caller seeks, which calls this method again.
             return
         tps = []
         for partition in self._positions.by_partition:
@@ -266,9 +268,9 @@ class ConfluentSource(ClientSource):
         self._has_joined = True
         self._member_id = self._consumer.memberid()
         self._next_group_check_at = time.monotonic() + _CHECK_GROUP_EVERY_S
-        if assigned:  # an empty assignment adds no event
-            # Keep the group's metadata as they are now. When `poll` returns the event `Assigned`,
-            # `_take_group_metadata` takes them from this queue.
+        if assigned:  # without partitions, the caller has nothing to seek, and needs no event
+            # Until `poll` returns the event `Assigned`, another rebalance may change the group's metadata: keep them
+            # as they are now in this queue, from which `_take_group_metadata` takes them.
             self._queued_group_metadata.append(consumer.consumer_group_metadata())
             self._add_rebalance(Assigned, assigned)
 
@@ -289,7 +291,7 @@ class ConfluentSource(ClientSource):
         # the partitions up because of `Revoked`, so it needs no event `Lost`.
         if not self._is_revoking:
             self._add_rebalance(Lost, lost)
-        self._is_revoking = False  # the partitions are given up already: the next `poll` need not call `unassign`
+        self._is_revoking = False  # the revocation is over: the next `poll` need not call `unassign`
 
 
 def _read_metadata(partition: TopicPartition) -> str:

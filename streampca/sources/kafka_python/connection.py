@@ -122,7 +122,7 @@ class KafkaPythonConnection(ClientConnection):
         return client
 
     def _ask_for_topic(self, timeout_s: float) -> TopicDescription:
-        """Ask a broker for the topic, from any thread."""
+        """Ask a broker for the topic, from any thread. Raises `TimeoutError` if the caller should ask again."""
         has_ended = threading.Event()
         # A thread of the client runs its event loop, and sends the request. We do not call `_manager.run`: if the
         # client is a producer, it would run the same event loop in our thread at the same time.

@@ -141,7 +141,7 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
             candidates += [server.node_id for server in self.cluster.bootstrap_brokers()]
         # After a failure, a broker may not be asked before a pause has passed.
         askable = [node_id for node_id in candidates if node_id is not None and self.connection_delay(node_id) == 0]
-        return random.choice(askable) if askable else None  # noqa: S311 - spreads requests, and hides nothing
+        return random.choice(askable) if askable else None  # noqa: S311 - not for cryptography
 
     def _is_any_connected(self, node_ids: Iterable[Any]) -> bool:
         connections = [self._conns.get(node_id) for node_id in node_ids]
@@ -180,8 +180,8 @@ class PatchedNetClient(KafkaNetClient):  # type: ignore[misc]
         If the broker has refused the last login, raise the refusal for a consumer, and do not raise for a producer.
         Fault of kafka-python: after this error, a producer's thread would try again without a pause.
         """
-        # A producer's thread passes an option here, and a consumer passes none. Only this tells them apart; the option
-        # is not used otherwise.
+        # A producer's thread passes an option, `wakeup`, which the client ignores. A consumer passes none. Only this
+        # tells them apart.
         is_producer = bool(options_of_producer)
         suppressed_errors = _LOGIN_REFUSALS if is_producer else ()
         with contextlib.suppress(*suppressed_errors):

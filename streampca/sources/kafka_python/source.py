@@ -76,7 +76,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             fetched = self._consumer.poll(int(timeout_s * 1000))
             client_internals.raise_if_fenced(self._consumer)
         except (OffsetOutOfRangeError, LogTruncationError) as error:
-            self._stop_out_of_range(error)
+            self._stop_partitions_out_of_range(error)
         except RetriableError as error:
             log.debug("poll failed, retrying", error=one_line(error))
             self._refetch_lost_records()  # the failed poll may have fetched records, which the client has dropped
@@ -88,7 +88,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
                 raise self._connection.source_error(error) from None
         return {tp.partition: records for tp, records in fetched.items()}
 
-    def _stop_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
+    def _stop_partitions_out_of_range(self, error: OffsetOutOfRangeError | LogTruncationError) -> None:
         """Stop reading the partitions in an error of the client, since their logs do not hold the positions to read."""
         is_truncated = isinstance(error, LogTruncationError)
         offsets_by_tp = error.divergent_offsets if is_truncated else error.args[0]
@@ -257,7 +257,7 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "group_instance_id": settings.group_instance_id,
         "client_rack": settings.rack or "",
         "enable_auto_commit": False,
-        "auto_offset_reset": "none",
+        "auto_offset_reset": "none",  # a position that is out of range is an error
         "isolation_level": "read_committed",
         "max_poll_records": base.MAX_POLL_RECORDS,
         "max_partition_fetch_bytes": FETCH_BYTES,
@@ -265,8 +265,8 @@ def _consumer_options(settings: ConsumerSettings) -> dict[str, Any]:
         "max_poll_interval_ms": intervals.longest_poll_ms,
         "session_timeout_ms": intervals.session_ms,
         "heartbeat_interval_ms": intervals.heartbeat_ms,
-        # The range assignor is eager: a rebalance takes all partitions from all members. With a cooperative assignor, a
-        # member that missed a rebalance would keep its partitions. kafka-python's own range assignor may leave out
-        # members if only some have a `group_instance_id`.
+        # A member that has missed a rebalance must lose its partitions. So the assignor must be eager, as the range
+        # assignor is: each rebalance takes all partitions from all members. kafka-python's own range assignor may leave
+        # out members if only some have a `group_instance_id`.
         "partition_assignment_strategy": (PatchedRangeAssignor,),
     }
