@@ -36,10 +36,10 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
     """Return the coordinates of vectors, their squared distances, and the scores that the request asks for."""
     projected = _project_request(published, request, limits)
     coordinates = projected.in_basis(request.basis)
-    _check_finite(coordinates, projected.residual, row_field="vectors")
+    _check_finite(coordinates, projected.residual, row_field=_find_row_field(request))
     answer_fields = {"coordinates": coordinates, "residual": projected.residual}
     if request.fields:
-        for name, values in _compute_scores(projected).items():
+        for name, values in _compute_scores(projected, _find_row_field(request)).items():
             if name in request.fields:
                 answer_fields[name] = values
     return _build_answer(published, answer_fields, vector_count=len(projected.vectors), projected=projected)
@@ -48,7 +48,7 @@ def project(published: PublishedModel, request: ProjectRequest, limits: Limits) 
 def score(published: PublishedModel, request: ScoreRequest, limits: Limits) -> Answer:
     """Return the scores and p-values of vectors, and as many contributing dimensions as the request asks for."""
     projected = _project_request(published, request, limits)
-    answer_fields = _compute_scores(projected)
+    answer_fields = _compute_scores(projected, _find_row_field(request))
     count = min(request.contributions, published.model.dimensions)
     if count > 0:
         answer_fields |= _compute_contributions(published, projected, count, limits)
@@ -127,12 +127,17 @@ def _require_one_row_field(request: VectorsRequest) -> None:
         raise invalid(f"give one of {', '.join(allowed)}")
 
 
-def _compute_scores(projected: Projected) -> dict[str, Any]:
+def _find_row_field(request: VectorsRequest) -> str:
+    """Return the field of a request that holds its rows, for errors."""
+    return "records" if request.vectors is None else "vectors"
+
+
+def _compute_scores(projected: Projected, row_field: str) -> dict[str, Any]:
     """Return the scores and p-values of vectors; the p-values are None if the model has no past scores.
 
     Raises `RequestError` if a score exceeds float64.
     """
-    _check_finite(*projected.scores, row_field="vectors")
+    _check_finite(*projected.scores, row_field=row_field)
     p_values = projected.p_values
     fields: dict[str, Any] = projected.scores._asdict()
     fields["p"] = p_values.score if p_values else None
@@ -148,9 +153,10 @@ def reconstruct(published: PublishedModel, request: ReconstructRequest, limits: 
         _require_one_row_field(request)  # refuses vectors or records beside the coordinates
         return _reconstruct_coordinates(published, request.coordinates, request.basis, limits)
     projected = _project_request(published, request, limits)
-    reconstructed = reconstruct_projected(projected)  # raises if a number is not finite
+    row_field = _find_row_field(request)
+    reconstructed = reconstruct_projected(projected, row_field)  # raises if a number is not finite
     squared_error = projected.residual
-    _check_finite(squared_error, row_field="vectors")
+    _check_finite(squared_error, row_field=row_field)
     fields = {"vectors": reconstructed, "squared_error": squared_error}
     return _build_answer(published, fields, vector_count=len(projected.vectors))
 
@@ -168,10 +174,10 @@ def _reconstruct_coordinates(published: PublishedModel, rows: Array, basis: Basi
 
 
 @np.errstate(all="ignore")  # an overflow makes a number infinite, which `_check_finite` refuses
-def reconstruct_projected(projected: Projected) -> Array:
+def reconstruct_projected(projected: Projected, row_field: str = "vectors") -> Array:
     """Reconstruct vectors (n, d) from their coordinates. Raises `RequestError` if they exceed float64."""
     vectors = projected.model.reconstruct(projected.coordinates)
-    _check_finite(vectors, row_field="vectors")
+    _check_finite(vectors, row_field=row_field)
     return vectors
 
 

@@ -68,22 +68,24 @@ class ClientConnection(ABC):
         """Ask for the topic until a broker answers. Raises `TimeoutError` after `timeout_s`.
 
         If a broker answers with an error for the topic, ask again until `wait_for_topic_s` have passed, since the topic
-        may just have been created. Then raise this `TopicError`, if `timeout_s` have not passed before.
+        may just have been created. Then raise this `TopicError`, also if `timeout_s` have passed before.
         """
         started_at = time.monotonic()
         waited_s = 0.0
+        topic_error: TopicError | None = None  # the newest answer, unless a later request was not answered
         while waited_s <= timeout_s:
             try:
                 self._last_description = self._ask_for_topic(timeout_s - waited_s)
                 return self._last_description
-            except TopicError:
+            except TopicError as error:
                 if waited_s >= wait_for_topic_s:
                     raise
+                topic_error = error
             except TimeoutError:
-                pass  # another broker may answer
+                topic_error = None  # another broker may answer
             time.sleep(_RETRY_S)
             waited_s = time.monotonic() - started_at
-        raise TimeoutError(str(self._explain_timeout()))
+        raise topic_error or TimeoutError(str(self._explain_timeout()))
 
     def require_topic(self, timeout_s: float = 6.0, wait_for_topic_s: float = _NEW_TOPIC_S) -> TopicDescription:
         """Ask for the topic, as `describe` does, but raise `NoBrokerError` if no broker answers."""
