@@ -135,6 +135,7 @@ def on_dask(scheduler: str) -> Engine:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         with dask.Client(scheduler) as client:
             thread_count = sum(client.nthreads().values())
+            # Two chunks a thread, so that no thread waits for its next chunk.
             chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * thread_count)
             engine = on_executor(client.get_executor(), chunks_in_flight=chunks_in_flight)
             try:
@@ -158,7 +159,9 @@ def on_spark(session: Any) -> Engine:
         """
         context = session.sparkContext
         job_group = f"backfill {uuid4()}"
-        chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * context.defaultParallelism)
+        core_count = context.defaultParallelism
+        # Two chunks a core, so that no core waits for its next chunk.
+        chunks_in_flight = max(_MIN_CHUNKS_IN_FLIGHT, 2 * core_count)
         fold = partial(_fold_by_spark_job, session, job_group)
         with ThreadPoolExecutor(chunks_in_flight) as threads:
             engine = on_executor(threads, chunks_in_flight=chunks_in_flight, fold=fold)

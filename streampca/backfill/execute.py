@@ -149,7 +149,7 @@ class _StoredBackfill:
         Raises `FileNotFoundError` if a part was deleted, and `InputError` if no row was learned.
         """
         keys = list(self._chunk_by_key)
-        # A generator keeps one part in memory at a time.
+        # A generator keeps one part in memory at a time. `merge` does not need the rejects, which are joined below.
         parts = (Part(self._store.read(f"{self._parts_folder}/{key}.npz"), rejects_bytes=b"") for key in keys)
         checkpoint = merge(parts, self._plan)
         rejects = _join_rejects([self.read_table(f"parts/{key}.parquet") for key in keys])

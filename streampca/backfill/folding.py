@@ -122,7 +122,7 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
     rows_before = 0
     with threadpool_limits(1):  # with several threads, the last bits of the results might differ
         for file_batch in batches:
-            batch = _select_rows_before_end(file_batch, plan, judge, rows_before)
+            batch = _select_rows_to_learn(file_batch, plan, judge, rows_before)
             fold, _ = fold.take(batch, plan.fold_config)
             for reject in batch.decoded.rejects:
                 row = rows_before + reject.index
@@ -130,17 +130,17 @@ def fold_rows(batches: Iterable[FileBatch], plan: BackfillPlan, name: str) -> Pa
             if file_batch.element_indices is not None:
                 element_indices.add(file_batch.element_indices)
             rows_before += file_batch.row_count
-        # No more vectors will fill the block of the pending vectors, so `provisional` learns them as they are.
+        # The pending vectors do not fill a block, and no more vectors will come. So they are learned now.
         state_with_pending = fold.provisional(learning)
-    # Rows of files have no offsets, so the position counts them.
-    fold = replace(fold, position=rows_before, state=state_with_pending).without_pending()
+    fold = replace(fold, state=state_with_pending).without_pending()
+    fold = replace(fold, position=rows_before)  # rows of files have no offsets, so the position counts them
     return Part(
         checkpoint_bytes=encode(plan.make_checkpoint(fold)),
         rejects_bytes=_write_parquet(rejects, element_indices),
     )
 
 
-def _select_rows_before_end(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
+def _select_rows_to_learn(file_batch: FileBatch, plan: BackfillPlan, judge: Judge, rows_before: int) -> Batch:
     """Return the rows before the end of the backfill as a batch to learn.
 
     - Rows after the end are left out without a reject, since the worker reads them from the topic.
@@ -260,14 +260,14 @@ def convert_to_milliseconds(column: Any, name: str) -> NDArray[np.int64]:
         times = times.cast(pa.timestamp("ms"), safe=False)  # cuts off microseconds
     # A column without any value has the type null.
     elif pa.types.is_integer(times.type) or pa.types.is_null(times.type):
-        _refuse_odd_timestamps(times, name)
+        _refuse_unless_milliseconds(times, name)
     else:
         raise InputError(f"column {name} holds {column.type}, not times or milliseconds")
     return np.asarray(pc.fill_null(times.cast(pa.int64()), _NO_TIME).to_numpy(zero_copy_only=False))
 
 
-def _refuse_odd_timestamps(times: Any, name: str) -> None:
-    """Raise `InputError` if integers of a column are not milliseconds since 1970."""
+def _refuse_unless_milliseconds(times: Any, name: str) -> None:
+    """Raise `InputError` if integers of a column are not milliseconds since 1970, but perhaps seconds."""
     odd_timestamps = find_odd_timestamps(pc.drop_null(times).to_numpy(zero_copy_only=False))
     if len(odd_timestamps):
         description = describe_odd_timestamp(odd_timestamps[0])

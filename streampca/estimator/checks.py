@@ -59,8 +59,8 @@ def create_config(estimator: Any, V: NDArray[Any]) -> LearningConfig:
 def _find_wrong_parameters(estimator: Any, k: Any, d: int, dtype: np.dtype[Any]) -> list[str]:
     """Return what is wrong with the parameters.
 
-    d is the number of features. k is `n_components` as the user gave it, which may have a wrong type. But None, "mle"
-    and a share of the variance mean that all components are learned: then k is d.
+    d is the number of features. If `n_components` is None, "mle" or a share of the variance, all components are
+    learned, and k is d. Otherwise k is `n_components` as the user gave it, which may have a wrong type.
     """
     problems = []
     if not isinstance(k, int | np.integer):

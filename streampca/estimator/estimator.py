@@ -297,10 +297,9 @@ def merge(parts: Sequence[StreamingPCA]) -> StreamingPCA:
     for fit in fits:
         merger.add(fit.fold)
     fold = merger.make_fold(sum(part.n_samples_seen_ for part in parts))
-    # The histograms of past scores are added up: `weights` are the heights of their bars. The builders hold no further
-    # scores, because `OnlineFit.learn` adds the scores of each block to the histograms at once.
-    weights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
-    summed_histograms = PastScores(np.sum(weights_of_parts, axis=0))
+    # All past scores are in the histograms, because `OnlineFit.learn` adds the scores of each block at once.
+    bar_heights_of_parts = [fit.past_scores.histograms.weights for fit in fits]
+    summed_histograms = PastScores(np.sum(bar_heights_of_parts, axis=0))
     scores_builder = replace(first.past_scores, histograms=summed_histograms)
     merged: StreamingPCA = clone(parts[0])
     merged.n_features_in_ = parts[0].n_features_in_

@@ -25,11 +25,14 @@ def encode(estimator: Any) -> bytes:
     # written unchanged.
     published = fit.loaded_model or _make_published_model(fit)
     names = getattr(estimator, "feature_names_in_", None)
-    is_dtype_given = fit.parameters["dtype"] is not None
-    # The other parameters are in the settings of the model, see `find_parameters`.
+    dtype = fit.parameters["dtype"]
+    if dtype is not None:  # perhaps np.float32, which a file cannot hold
+        dtype = fit.config.learning.dtype  # the name of the type
+    # Parameters that decide what is learned are taken as they were when fitting began. They are in the settings of the
+    # model, except these two (see `find_parameters`). All other parameters may have been set since.
     parameters = {
         "n_components": fit.parameters["n_components"],
-        "dtype": fit.config.learning.dtype if is_dtype_given else None,  # the name of the type, also for np.float32
+        "dtype": dtype,
         "whiten": estimator.whiten,
         "copy": estimator.copy,
         "batch_size": estimator.batch_size,

@@ -28,13 +28,7 @@ from streampca.formats.fields import NumberFields
 _NUMBERS_PER_BATCH = 2**21  # how many numbers of a Parquet file are read at a time
 _BUFFER_BYTES = 2**20  # how many bytes of each column are read at a time
 _FILE_MAGIC = b"ARROW1"  # first and last bytes of a file in the IPC file format; a file in the stream format has others
-# The footer of an Arrow file is a table of FlatBuffers:
-#     footer:  position of the table (u4)
-#     table:   distance back to the vtable (i4, negative if the vtable comes later), fields
-#     vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
-#     field:   distance to the blocks (u4)
-#     blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the position and the sizes of a batch
-_BLOCK_FIELDS = (2, 3)  # numbers of the table's fields that lead to blocks: `dictionaries` and `recordBatches`
+_BLOCK_FIELDS = (2, 3)  # numbers of the footer's fields `dictionaries` and `recordBatches`
 _BLOCK = np.dtype([("offset", "<i8"), ("metadata_bytes", "<i4"), ("padding", "<i4"), ("body_bytes", "<i8")])
 _PARQUET_MAGIC = b"PAR1"  # first and last bytes of a Parquet file
 _SEVERAL_FILES = "it is several files, one behind the other: keep each of them, or write one file with all rows"
@@ -49,7 +43,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
+            # Choose again, now with d: if there are d paths, each path names a dimension.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -201,6 +195,8 @@ def _read_parquet(
     row_count = sum(group.num_rows for group in groups.values())
     rows_read = 0
     for i, group in groups.items():
+        # All columns count, even if only some are read: batches are then smaller, but never too large. A list in a row
+        # counts as several numbers.
         number_count = sum(group.column(j).num_values for j in range(group.num_columns))
         # As many rows as hold `_NUMBERS_PER_BATCH` numbers, but at least one.
         rows_per_batch = max(_NUMBERS_PER_BATCH * group.num_rows // max(number_count, 1), 1)
@@ -268,8 +264,9 @@ def _refuse_concatenated_parquet(file: Any, metadata: Any) -> None:
     bytes too early. The columns then seem to end long before the last footer, with the boundary PAR1 PAR1 between them
     and the footer.
 
-    If the last file is longer than all earlier files together, its columns seem to end after the boundary. This is not
-    refused here: pyarrow raises an error when it reads the boundary as part of a column.
+    If the last file is longer than all earlier files together, it is not refused here. For example, after 100 bytes of
+    earlier files, columns that end at byte 380 seem to end at byte 280, after the boundary at byte 100. But pyarrow
+    raises an error when it reads the boundary as part of a column.
     """
     footer_start, _ = _read_footer(file, _PARQUET_MAGIC)
     last_group = metadata.row_group(metadata.num_row_groups - 1)
@@ -298,8 +295,13 @@ def _read_footer(file: Any, magic: bytes) -> tuple[int, bytes]:
 def _find_end_of_batches(footer: bytes) -> int:
     """Return where the last batch of an Arrow file ends, by its footer; 0 if the file has no batch.
 
-    The footer is a table of FlatBuffers, whose fields are found through a table of offsets (vtable). The comment above
-    `_BLOCK_FIELDS` shows the layout. pyarrow does not tell where the batches are.
+    pyarrow does not tell where the batches are. The footer is a table of FlatBuffers, in these parts:
+
+        footer:  position of the table (u4)
+        table:   distance back to the vtable (i4, negative if the vtable comes later), fields
+        vtable:  size of the vtable (u2), size of the table (u2), offset of each field in the table (u2; 0: not set)
+        field:   distance to the blocks (u4)
+        blocks:  number of blocks (u4), blocks (`_BLOCK`), each with the position and the sizes of a batch
     """
 
     def read_number(position: int, number_type: str = "<u4") -> int:

@@ -40,6 +40,7 @@ class Chunk(NamedTuple):
 
 def chunks_of(sources: Sequence[str]) -> list[Chunk]:
     """Divide files, folders and Delta tables into chunks, which are read one by one. Raises `InputError`."""
+    # Links to folders are resolved, but not links to files, whose own names tell the kind of file.
     paths = [_resolve_folder(path) for source in sources for path in _list_files(source)]
     # A file is read once, even if several links lead to it.
     path_by_file = {os.path.realpath(path): path for path in paths}
@@ -55,8 +56,8 @@ def read(chunk: Chunk, options: FileOptions) -> Iterator[FileBatch]:
     bounds = None if chunk.end is None else (chunk.start, chunk.end)
     try:
         rows = open_rows(chunk.path, options, bounds)
-        # `options.names` were learned before, or are those of the first file. Without them, it is unknown which of this
-        # file's columns belong to the same dimensions as the columns of the first file.
+        # `options.names` were learned before, or are those of the first file. If the first file has none, such as .npy,
+        # its columns cannot be matched with the named columns of this file.
         if rows.names and not options.names:
             raise InputError(
                 f"{chunk.path} has names for the dimensions, but the first file has none: give this file first"

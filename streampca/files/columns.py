@@ -87,14 +87,15 @@ def choose_columns(row: Any, options: FileOptions, file: str, *, has_names: bool
         names: list[str] | None = list(options.names)
     else:  # the file or the options have no names, so the numbers are read in the order of the file or of --field
         names = names_in_file
-    number_columns = [get_steps(number_path)[0] for number_path in number_paths]
+    number_columns = [get_steps(number_path)[0] for number_path in number_paths]  # a path begins with a column's name
+    has_paths = bool(value_by_path)
     return Columns(
         paths=number_paths,
         needed=_list_needed_columns(columns, number_columns, options.where),
         names=names,
         notes=_note_unexpected_columns(names_in_file, options),
         other_columns=_choose_other_columns(columns, number_columns, options),
-        are_all_null=bool(value_by_path) and all(value is None for value in value_by_path.values()),
+        are_all_null=has_paths and all(value is None for value in value_by_path.values()),
         where=options.where,
     )
 
@@ -162,11 +163,11 @@ def _find_values_of_field(field_paths: Sequence[Path], row: Any, options: FileOp
             value_by_path[field_path] = None
     pattern_errors = [error for path, error in error_by_path.items() if any(map(_has_wildcards, path))]
     is_any_column_found = len(error_by_path) < len(field_paths)
-    would_imputing_help = is_any_column_found and not pattern_errors
-    are_missing_columns_gaps = options.impute and would_imputing_help
-    if error_by_path and not are_missing_columns_gaps:
+    can_be_gaps = is_any_column_found and not pattern_errors
+    if error_by_path and not (options.impute and can_be_gaps):
         first_error, *_ = pattern_errors or error_by_path.values()
-        raise InputError(f"{first_error}{NULL_HINT if would_imputing_help else ''}")
+        hint = NULL_HINT if can_be_gaps else ""  # advises --impute
+        raise InputError(f"{first_error}{hint}")
     return value_by_path
 
 
@@ -187,7 +188,7 @@ def _note_unexpected_columns(names_in_file: Sequence[str] | None, options: FileO
 
     `names_in_file` are None if the file does not name the dimensions.
     """
-    learned_names = options.names  # of the dimensions; None or empty: the file decides the order
+    learned_names = options.names  # of the model's dimensions, in its order; None or empty: the file decides the order
     if learned_names and not names_in_file:
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:
@@ -205,8 +206,8 @@ def _name_dimensions(value_by_path: Mapping[Path, Any], options: FileOptions) ->
     2. Paths to single numbers, as the paths x and y in {"x": 1, "y": 4}, are dimensions in three cases:
        - There are d paths: here, d is 2.
        - d is not known yet: here, d will be 2.
-       - The model has names. There may be more paths than names, because the caller keeps only the paths with these
-         names: if the model's only name is x, the path x.
+       - The model has names. The caller then keeps only the paths with these names. For example, it keeps only the
+         path x if x is the model's only name.
 
     In other cases, the result is None. For example, the only path may lead to an array that is the whole vector. Or it
     may lead into each element of an array: with d = 2, {"s": [{"v": 1}, {"v": 2}]} holds a vector at the path `s.v`.
@@ -269,7 +270,7 @@ def _suggest_options(columns: Mapping[str, Any], options: FileOptions, *, has_un
     """
     hint = f"say by --field which columns hold the numbers: {_quote(columns)}"
     has_number_as_name = any(parse_cell(name) is not None for name in columns)
-    # A row of CSV that was taken for the header gives such names: its empty cells, and its cells with numbers.
+    # If the header of CSV is really a row, names are numbers, or empty like the name of an index.
     may_names_be_row = has_unnamed_index or has_number_as_name
     if options.header is None and may_names_be_row:
         hint += ", or say --no-header if the first line of CSV is a row"
@@ -288,8 +289,8 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    # Null, an empty array, or a text that is not JSON. The row may be an example that was made from an Arrow schema: in
-    # it, [] stands for a map, and the name of the type, "string", for a text, which may hold JSON.
+    # Null, an empty array, or a text that is not JSON. In an example row that was made from an Arrow schema, a map is
+    # [], and a text, which may hold JSON in other rows, is the name of its type: "string".
     shows_no_names = value is None or value == [] or isinstance(value, str)
     if shows_no_names:
         return {pattern: None}
@@ -301,7 +302,7 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
 
 
 def _match_step(step: PathPart | Choice, value: Any, file: str) -> dict[PathPart | Choice, Any]:
-    """Return each step that one step of a pattern matches in `value`, with the value to which it leads.
+    """Replace one step of a pattern by the steps in `value` that match it, each with the value to which it leads.
 
     In {"x1": 1, "x2": 2, "y": 3}, the step `x*` gives {x1: 1, x2: 2}. If no name matches, raises `InputError`. In
     [{"id": "a", "v": 1}], the step `[id=a]` gives {[id=a]: {"id": "a", "v": 1}}: the first element whose `id` is `a`.
@@ -313,6 +314,7 @@ def _match_step(step: PathPart | Choice, value: Any, file: str) -> dict[PathPart
     columns = _find_columns(value)
     names = [step.name] if step.name in columns else []
     if not names and not step.quoted:  # a quoted name is never a pattern
+        # A path cannot hold an empty name.
         names = [name for name in columns if name and fnmatchcase(name, step.name)]
     if not names:
         raise InputError(f"{file} has no column {spell_path([step.name])}; there are {_quote(columns)}")

@@ -31,8 +31,8 @@ def rows_of_csv(path: str, options: FileOptions) -> Rows:
     names_of_number_columns = [str(get_steps(path_to_number)[0]) for path_to_number in chosen.paths]
     parser = _CellParser(layout, names_of_number_columns, options.where)
     first_values = _find_first_values(path, layout, options, parser)  # by the name of the column
-    first_numbers_or_texts = [first_values.get(name) for name in names_of_number_columns]
-    if _may_hold_several_numbers(chosen.paths, first_numbers_or_texts):
+    first_cells = [first_values.get(name) for name in names_of_number_columns]  # parsed; None: the cell is empty
+    if _may_hold_several_numbers(chosen.paths, first_cells):
         return _rows_of_parsed_cells(path, layout, options, chosen, parser, first_values)
     # A single number in each cell is read faster, without the parser.
     pack_numbers = _NumberColumns(layout, names_of_number_columns, options.where).pack
@@ -51,7 +51,7 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
     columns_without_conditions = provisional_columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
+    # Choose again, now with d: if there are d paths, each path names a dimension.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths,
@@ -146,7 +146,7 @@ class _CellParser:
         A value is a number, None if it is missing, or a text. A text with JSON is parsed later, or here for tensors.
         """
         values = {name: parse_value(_get_cell(index, cells)) for name, index in self._index_of_parsed_column.items()}
-        if self._tensor_description_columns:
+        if self._tensor_description_columns:  # such as `shape`
             # A tensor and its shape are recognised only as arrays, so texts such as "[2, 3]" must become arrays.
             values = {name: parse_json_text(value) for name, value in values.items()}
         return values
@@ -207,6 +207,6 @@ def _choose_csv_columns(path: str, layout: CsvLayout, options: FileOptions) -> C
     repeated = [name for name in columns.needed if layout.names.count(name) > 1]
     if repeated:
         raise InputError(f"{path} has several columns {repeated[0]}")
-    # `choose_columns` cannot replace the wildcard of `labels.x*` if the first cell of `labels` is empty.
+    # `choose_columns` replaces `labels.x*` by the names in the first cell of `labels`. An empty cell has no names.
     refuse_remaining_wildcards(columns, path)
     return columns

@@ -126,13 +126,14 @@ def _open_stored(path: str) -> Any:
 
 def _decompress(stored: Any, compression: str) -> Any:
     """Return a buffered file from which the decompressed bytes of a stored file are read."""
+    # A few compressed bytes may become gibibytes, so each read is limited.
     if compression == ".gz":
         return _LimitedReads(gzip.GzipFile(fileobj=stored))
     if compression == ".zst":
         with explain_missing_extra("arrow", needed_by="reading .zst"):
             import pyarrow as pa
         return _LimitedReads(pa.CompressedInputStream(stored, "zstd"))
-    # Not compressed: no read returns more bytes than are stored, so reads need no limit.
+    # Not compressed: no read returns more bytes than are stored.
     return stored if isinstance(stored, io.BufferedIOBase) else io.BufferedReader(stored)
 
 
@@ -140,7 +141,7 @@ class _LimitedReads(io.BufferedReader):
     """A file whose bytes are decompressed as they are read: at most 256 MiB at a time."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read up to `size` bytes. Raises `ValueError` for a large size: a few stored bytes may unpack to gibibytes."""
+        """Read up to `size` bytes. Raises `ValueError` for a size above 256 MiB."""
         if size is not None and size > _MAX_READ:
             raise ValueError(f"a part of it has more than {_MAX_READ >> 20} MiB")
         return super().read(size)

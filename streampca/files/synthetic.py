@@ -97,12 +97,13 @@ class Sensors:
         """Prepare to draw readings of sensors with these names."""
         self.names = tuple(names)
         self._random = np.random.default_rng(0)
-        # A sensor whose name is not in `MACHINE` behaves like the sensor of `MACHINE` at the same index. With more
-        # names than sensors of `MACHINE`, the behaviours repeat.
+        # If the i-th name is not in `MACHINE`, its sensor behaves like the i-th sensor there. After the last sensor of
+        # `MACHINE`, the first one follows again.
         default_behaviours = itertools.cycle(MACHINE.values())
         behaviours = [MACHINE.get(name, default) for name, default in zip(names, default_behaviours, strict=False)]
         self._mean = np.array([mean for mean, _, _ in behaviours])
         self._deviation = np.array([deviation for _, deviation, _ in behaviours])
+        # (d, 3): of each sensor with each of the three causes.
         self._correlations = np.array([correlations for _, _, correlations in behaviours])
 
     def draw(self, n: int) -> F64:

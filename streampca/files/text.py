@@ -23,8 +23,8 @@ def text_batches(
 
     `read_records` yields the records of an opened file, `pack` returns the numbers of a record, and each function in
     `getter_by_column` returns the value of a further column in a record. `vector_reader` is the reader that `pack`
-    uses, if any. Each batch has the reader's `element_indices`: the index at which each element of an array was found
-    in all rows so far. If an element is at another index in a later row, the caller warns the user.
+    uses, if any. If a field is an array of named elements, each batch has the reader's `element_indices`: the index of
+    each element in all rows so far. If an element is at another index in a later row, the caller warns the user.
     """
     rows_per_batch = min(choose_batch_size(d), _TEXT_ROWS)
     with input_errors(path, csv.Error), open_stream(path) as (file, compute_progress):

@@ -35,7 +35,7 @@ class Change(NamedTuple):
 def explain_refusal(changes: Sequence[Change], *, knows_all_axes: bool) -> str:
     """Return why learning cannot continue with these changes, or "" if it can.
 
-    With `knows_all_axes`, more components than were learned can be computed from the covariance.
+    `knows_all_axes` says whether further components can be computed from a covariance that was learned.
     """
     reasons = []
     for change in changes:

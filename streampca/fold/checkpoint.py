@@ -191,7 +191,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     """Return the bytes of a checkpoint file."""
     fold = checkpoint.fold
     state = fold.state
-    stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}
+    stats = {**vars(fold.stats), "rejected": dict(fold.stats.rejected)}  # JSON takes a dict, but no other mapping
     # Without deletes, `skipped` is left out: the bytes then equal those of a release that did not count deletes.
     if not fold.stats.skipped:
         del stats["skipped"]
@@ -209,7 +209,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         "stats": stats,
         **{name: getattr(state, name) for name in _STATE_NUMBERS},
     }
-    if checkpoint.until:  # only of a backfill that ends before the last row of its files
+    if checkpoint.until:  # not set if a backfill has learned all rows of its files
         header["until"] = checkpoint.until
     if checkpoint.names:
         header["names"] = checkpoint.names

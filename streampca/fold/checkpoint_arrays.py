@@ -56,11 +56,11 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
     keeps_covariance = "covariance" in arrays
     if keeps_covariance:
         expected["covariance"] = one_per_pair
-    if "known" in arrays:
+    if "known" in arrays:  # the share of the weight for which each pair was known, or without Σ, each entry
         expected["known"] = one_per_pair if keeps_covariance else one_per_dimension
-    if settings.get("standardize") and has_learned:
+    if settings.get("standardize") and has_learned:  # the first block sets the scale
         expected["scale"] = one_per_dimension
-        if not keeps_covariance:
+        if not keeps_covariance:  # otherwise the variances are the diagonal of Σ
             expected["variances"] = one_per_dimension
     return expected
 

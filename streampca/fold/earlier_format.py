@@ -101,21 +101,21 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
 def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
     """Return a packed Σ (its lower triangle, row by row) with each Σ_ij divided by min(divisor_i, divisor_j).
 
-    `divisor` (d,) is the share of the weight since the first message with each entry: since then, the entry counts as
-    known. Two entries count as known since the later of their first messages, so for the smaller of the two shares.
+    For each entry, Σ counts the messages before the first message with this entry as zeros. `divisor` (d,) is the share
+    of the weight since that first message. A pair of entries has the smaller of its two shares.
     """
     d = len(divisor)
     lower = np.tril_indices(d)
     covariance = np.zeros((d, d))
     covariance[lower] = packed / find_smaller_of_each_pair(divisor)
-    # In files of the previous release, |Σ_ij| may exceed √(Σ_ii Σ_jj), its limit: the correlation would be above 1.
+    # In files of the previous release, correlations may exceed ±1.
     return limit_correlations(covariance)[lower]
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` if the arrays to convert do not fit each other, or `unseen` (d,) does not hold shares.
+    """Raise `DamagedFileError` if `unseen` (d,) holds no shares, or does not fit `covariance` and `variances`.
 
-    `unseen` is the share of the weight for which an entry was not known yet. A file may lack the other arrays.
+    These are the arrays that `upgrade_checkpoint` converts. A file may lack `covariance` and `variances`.
     """
     d = unseen.size
     expected_lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed

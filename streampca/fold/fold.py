@@ -70,7 +70,7 @@ class Fold:
         decoded = batch.decoded
         event_time, elapsed_ms_by_record = self.event_time.advance(batch.timestamps)
         V = np.ascontiguousarray(decoded.vectors, config.learning.dtype)
-        # The time that passed before a record counts for the first vector of the record.
+        # The vectors of a record have one timestamp, so time passes only before the first of them.
         elapsed_ms_by_vector = _assign_to_first_vectors(elapsed_ms_by_record, decoded.counts)
         retention = config.compute_retention(elapsed_ms_by_vector)  # the share of the earlier weight that is left
         learned = learn_whole_blocks(
@@ -80,7 +80,8 @@ class Fold:
             new=Messages(V, retention),
             before_block=before_block,
         )
-        last_record = batch.last if len(batch.records) else self.last  # files have no records
+        # A batch of a file has no records of Kafka: then the last record stays as it was.
+        last_record = batch.last if len(batch.records) else self.last
         next_offset = batch.next
         fold = Fold(
             position=max(next_offset, self.position),
@@ -183,6 +184,7 @@ class FoldConfig:
         values["impute"] = values["missing"] == "impute"
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
         fold_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
+        # `as_dict` leaves out `where` if it is empty, which is its default.
         fold_values = {name: values[name] for name in fold_names if name in values}
         return cls(learning=learning, names=names, **fold_values)
 

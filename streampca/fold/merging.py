@@ -60,7 +60,7 @@ class MergedFold:
             partition_losses=self.losses,
             published_at=published_at,
             settings=config.as_dict(),
-            subspace_error=error.subspace_square if error else None,
+            subspace_error=error.subspace_square if error else None,  # a square: expected Σ sin² of the angles
             axis_errors=error.axis_angles.tolist() if error else None,
             past_scores=past_scores if past_scores.weight else None,
             names=self.names,

@@ -151,7 +151,7 @@ def decode(data: bytes) -> PublishedModel:
     header = npz.validate(ModelHeader, fields)
     past_scores = None
     try:
-        if "calibration" in arrays:  # the name of the past scores in files
+        if "calibration" in arrays:  # the name of the past scores in files; removed, so that the error below omits it
             past_scores = PastScores.from_table(arrays.pop("calibration"))
     except ValueError as error:
         raise DamagedFileError(f"the calibration of the scores is damaged: {error}") from None
@@ -166,7 +166,7 @@ def decode(data: bytes) -> PublishedModel:
         total_variance=header.total_variance,
         weight=header.weight,
         scale=arrays.get("scale"),
-        seen=arrays.get("seen"),
+        seen=arrays.get("seen"),  # (d,): the dimensions that some message has shown; None: all
     )
     stats = header.model_dump(include=set(ModelStats.model_fields))
     same_in_header = (*_PUBLISHED_FIELDS, *_OPTIONAL_HEADER_FIELDS)  # fields that the header holds as they are
@@ -177,7 +177,7 @@ def decode(data: bytes) -> PublishedModel:
         partition_losses={int(partition): loss for partition, loss in header.partition_losses.items()},
         past_scores=past_scores,
         covariance_or_axes=arrays.get("learned"),  # its name in files; None if the file lacks it
-        known=arrays.get("known"),
+        known=arrays.get("known"),  # shares of the weight; None: all are 1
         checkpoint=arrays["checkpoint"].tobytes() if "checkpoint" in arrays else None,
         **{name: getattr(header, name) for name in same_in_header},
     )
@@ -188,9 +188,10 @@ def decode(data: bytes) -> PublishedModel:
 
 
 def decode_file(data: bytes, path: str) -> PublishedModel:
-    """Return the model in a file that a user has named; errors name its path.
+    """Return the model in a file that a user has named.
 
-    Raises the errors of `decode`, and `StoreError` for a file of another kind.
+    Raises the errors of `decode`, and `StoreError` for a file that streampca has not written. This error and
+    `DamagedFileError` name the path.
     """
     if not npz.is_streampca_file(data):
         kind = "it is an .npy array" if data.startswith(b"\x93NUMPY") else f"it begins with {data[:16]!r}"
@@ -257,7 +258,8 @@ def _are_valid_for_learning(covariance_or_axes: Array | None, known_shares: Arra
     the axes was learned from only a share of the weight. `known_shares` holds this share for each number or row.
     """
     if covariance_or_axes is None:
-        return known_shares is None  # a worker's model has neither of the two arrays
+        # A worker's model has neither array: `axes.restore_state` estimates the covariance from its axes.
+        return known_shares is None
     if covariance_or_axes.ndim not in (1, 2):
         return False
     is_covariance = covariance_or_axes.ndim == 1

@@ -76,19 +76,20 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as zipped:
         for name, array in members.items():
+            # `force_zip64`, because a member may exceed 2 GiB: zipfile does not know its size before it is written.
             with zipped.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-        # The comment is the end of a zip file. Below, the digest of all bytes before the comment replaces its zeros.
-        zipped.comment = b"0" * _DIGEST_LENGTH
-    body = buffer.getvalue()[:-_DIGEST_LENGTH]
-    return body + hashlib.sha256(body).hexdigest().encode()
+        zipped.comment = b"0" * _DIGEST_LENGTH  # the end of a zip file; the digest takes its place below
+    bytes_before_digest = buffer.getvalue()[:-_DIGEST_LENGTH]
+    return bytes_before_digest + hashlib.sha256(bytes_before_digest).hexdigest().encode()
 
 
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
-    """Return header and arrays of a file that `encode` wrote. `upgrade` converts those of the version before.
+    """Return header and arrays of a file that `encode` wrote.
 
-    Raises `DamagedFileError` for other bytes, `OtherKindError` for another kind, `NewerFormatError` for a newer
-    version, and `EarlierFormatError` for an older one.
+    `upgrade` converts header and arrays of a file of the version before. Raises `DamagedFileError` for other bytes,
+    `OtherKindError` for another kind, `NewerFormatError` for a newer version, and `EarlierFormatError` for an older
+    one.
     """
     body = memoryview(data)[:-_DIGEST_LENGTH]
     digest = data[-_DIGEST_LENGTH:]

@@ -18,8 +18,8 @@ def restore_fold(published: PublishedModel, config: FoldConfig) -> Fold:
     saved = checkpoint.decode(published.checkpoint)
     if FoldConfig.from_dict(saved.settings).learning == config.learning:
         return saved.fold
-    # The fold was learned with another configuration. For example, a `StreamingPCA` that chose its components by the
-    # variance has learned more components than its model has.
+    # The fold was learned with another configuration. For example, `StreamingPCA(n_components=0.9)` learns all
+    # components, but its model has fewer.
     return saved.fold.adapt_to(config.learning)
 
 

@@ -68,7 +68,7 @@ class FoldStats:
             rejected=sum(self.rejected.values()),
             loss=loss,
             loss_ratio=self.loss_ratio,
-            loss_ewma=recent_loss,  # published under this name, although here it is the ratio ‖r‖²/‖y‖²
+            loss_ewma=recent_loss,  # the ratio ‖r‖²/‖y‖² of recent messages, not of all
             first_timestamp_ms=self.first_ms,
             last_timestamp_ms=self.last_ms,
         )

@@ -132,7 +132,7 @@ class Checkpoints:
             return checkpoint
         if error_by_offset:
             self._raise_unusable(partition, error_by_offset)
-        # If all checkpoints were deleted, forget the newest one: otherwise an error of `save` could report it as lost.
+        # A user may have deleted all checkpoints. Forget the newest one, so that no error of `save` calls it lost.
         self._memory.newest_known.pop(partition, None)
         return None
 
@@ -189,6 +189,7 @@ class Checkpoints:
         name = partition_name(partition)
         error_by_file = {self._path(partition, offset): error for offset, error in error_by_offset.items()}
         files_text = ", ".join(error_by_file)
+        # One missing file is enough: a later listing may show other checkpoints, which are undamaged.
         is_listing_stale = any(isinstance(error, FileNotFoundError) for error in error_by_offset.values())
         if is_listing_stale:
             raise StaleListingError(
@@ -205,7 +206,7 @@ class Checkpoints:
     def _refuse_if_store_is_ahead(self, partition: int, position: int, existing_offsets: Sequence[int]) -> None:
         """Raise `StoreError` if the store holds an intact checkpoint ahead of the position that this worker saves."""
         offsets_ahead = [offset for offset in existing_offsets if offset > position]
-        for offset in reversed(offsets_ahead):
+        for offset in reversed(offsets_ahead):  # the newest first: the error names it
             was_found_damaged = (partition, offset) in self._memory.found_damaged
             if not was_found_damaged and self._is_intact(partition, offset):
                 raise StoreError(
@@ -221,7 +222,8 @@ class Checkpoints:
         newest_known = self._memory.newest_known.get(partition)  # None: no checkpoint of the partition is known
         if newest_known is not None and newest_known in existing_offsets:
             return
-        if self.is_same_store():  # no checkpoint was known yet, or a user has deleted it
+        # The store still has its identity, so no checkpoint was known yet, or a user has deleted the newest one.
+        if self.is_same_store():
             return
         name = partition_name(partition)
         lost_files = f"this store's own {identity.NAME}"  # now another store's identity is there, or none

@@ -45,7 +45,7 @@ def find(store: Store) -> StoreIdentity | None:
     except ValueError:
         raise DamagedFileError(
             f"{NAME} in the store {store.location} is damaged: restore it from a backup, or delete it and start "
-            "a worker, whose error shows the text to write back; or stop the workers and run `streampca reset`"
+            "a worker: its error shows the text to write back; or stop the workers and run `streampca reset`"
         ) from None
 
 

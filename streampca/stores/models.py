@@ -132,7 +132,7 @@ class Models:
         while len(deletable) > self._keep:
             deletable -= set(self._pins.all().values())  # read again: a version may have been pinned meanwhile
             version = choose_version_to_delete(deletable, self._keep)
-            if version is None:  # without the pinned versions, at most `keep` are left
+            if version is None:  # there were pinned versions, and without them at most `keep` are left
                 break
             deletable.remove(version)
             try:

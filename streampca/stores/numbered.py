@@ -31,7 +31,7 @@ def list_numbers(store: Store, folder: str) -> list[int]:
 def write(store: Store, folder: str, number: int, data: bytes, existing: Iterable[int], keep: int) -> None:
     """Write the file with this number, then delete the lowest numbers until `keep` files are left.
 
-    Files with a higher number are neither counted nor deleted. A failed deletion is only logged.
+    Files with a higher number are neither counted nor deleted: they may be damaged. A failed deletion is only logged.
     """
     store.write(path(folder, number), data)
     up_to_number = sorted(n for n in {*existing, number} if n <= number)

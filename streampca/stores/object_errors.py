@@ -100,7 +100,7 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
     `name` is the name of the object, or "" if there is none.
     """
     text = f"{action} {error}"
-    scheme = store_url.find_scheme(url) or ""
+    scheme = store_url.find_scheme(url) or ""  # never "": a bucket's URL has a scheme
     status_and_code = f"{_search(_STATUS, text)} {_search(_CODE, text)}"
     # The first pattern that is found in the text counts; the last pattern is found in any text.
     template = next(template for pattern, template in _EXPLANATIONS.items() if re.search(pattern, text))
@@ -109,7 +109,7 @@ def explain_error(action: Action, url: str, name: str, error: Exception) -> Stor
         certificate=_search(_CERTIFICATE, text),
         credentials=store_url.CREDENTIALS[scheme],
         endpoint=_ENDPOINT[scheme],
-        # The permission that the server names, or else the one that the action usually needs.
+        # The permission that the server names, or else the permission that the action needs; "allow it" for "open".
         permission=_search(_DENIED_PERMISSION, text) or _PERMISSIONS[scheme].get(action, "it"),
         policy=_search(_POLICY, text),
     )

@@ -90,7 +90,7 @@ class ObjectStore(Store):
         self._observe = observe
         # What the bucket held when a snapshot was taken; None if this object is not a snapshot.
         self._listing: _Listing | None = None
-        scheme = store_url.find_scheme(url) or ""
+        scheme = store_url.find_scheme(url) or ""  # never "": a bucket's URL has a scheme
         # The client itself reads the other variables of the environment, such as those with credentials.
         allow_http = os.environ.get(_ALLOW_HTTP_VARIABLES[scheme], "").lower() in ("1", "true", "yes")
         with self._convert_errors(action="open", name=""):
