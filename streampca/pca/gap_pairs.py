@@ -116,9 +116,9 @@ def _add_changes_of_entries(
     # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
     predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + prediction_factor * prediction.mean
-    about_mean_before = variance_before + shown_changes.change.diagonal()
-    about_new_mean = about_mean_before - np.square(mean_change)
-    return mean_change, about_new_mean + prediction_factor * predicted_variance_change
+    variance_about_old_mean = variance_before + shown_changes.change.diagonal()
+    variance_about_new_mean = variance_about_old_mean - np.square(mean_change)
+    return mean_change, variance_about_new_mean + prediction_factor * predicted_variance_change
 
 
 def _compute_shown_changes(

@@ -49,7 +49,7 @@ class PooledRows(NamedTuple):
         """Pool this covariance Σ₁ with Σ₂ of a state: past_share · Σ₁ + new_share · Σ₂ + bbᵀ.
 
         b (d,) is `weighted_difference`: √(past_share · new_share) times the difference between the means, in the units
-        of the data. If entries began late or are rare, the two shares of each entry are its own (pooled_moments.py). If
+        of the data. If entries began late or are rare, each entry has its own two shares (pooled_moments.py). If
         R₁ and R₂ are the rows of Σ₁ = R₁ᵀR₁ and Σ₂ = R₂ᵀR₂, the pooled covariance has three kinds of rows:
 
             √past_share · R₁        √new_share · R₂        b

@@ -92,8 +92,8 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` axes. The weight must not be 0.
 
-        If no message of several states has two entries together, their covariance is estimated from covariances with
-        other entries. For a single state, nothing is estimated.
+        If several states were pooled, and no message has two entries together, the covariance of the two is estimated
+        from covariances with other entries. For a single state, nothing is estimated.
         """
         moments = self._moments
         if self._holds_several_states:
@@ -125,7 +125,7 @@ class PooledCovariance:
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
-    """Pool the states of groups, each with up to `columns` axes. A group has learned some of the stream's partitions.
+    """Pool the states of groups, each with up to `columns` axes. A group has some of the streams that were learned.
 
     If the states keep Σ, the pooled Σ is exact. Otherwise a pool holds the axes of the states as rows, and replaces too
     many rows by their leading axes. jackknife.py takes differences between pools for sampling errors, to which the
