@@ -22,9 +22,11 @@ def decompose(state: State, columns: int) -> State:
     """
     if state.covariance is None:
         return state
-    smallest_deviation = float(np.sqrt(np.finfo(np.float64).tiny))  # squares of smaller numbers underflow
-    # At most `columns` axes are kept, and no axis whose variance is only rounding or would underflow.
-    limits = ritz.Limits(columns=columns, rounding=ritz.RANK_TOLERANCE, smallest=smallest_deviation)
+    limits = ritz.Limits(
+        columns=columns,
+        smallest_variance_share=ritz.RANK_TOLERANCE,
+        smallest_deviation=float(np.sqrt(np.finfo(np.float64).tiny)),  # squares of smaller numbers underflow
+    )
     return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
 
 
@@ -101,13 +103,11 @@ def make_model(state: State, components: int, reference: Array | None = None) ->
     if reference is not None and reference.shape[1] == leading_axes.shape[1]:
         leading_axes = choose_signs(leading_axes, reference)
     total_variance = state.total_variance
-    # A state has `missing` or `known` only if messages had gaps. If the state was restored from a model, only `known`.
-    had_gaps = state.missing is not None or state.known is not None
-    if had_gaps:
+    if state.had_gaps:
         # Σ may have negative eigenvalues, because the covariance of each pair was estimated separately. Then variances
-        # that are smaller than their error are raised to the error, and the total variance grows, too.
+        # that are smaller than their error are raised to the error, and the total variance is the sum after raising.
         floored_variances, total_variance = _floor_variances_at_error(state)
-        axis_count = min(len(floored_variances), components)
+        axis_count = min(len(floored_variances), components)  # a state may have fewer axes than `components`
         variance[:axis_count] = floored_variances[:axis_count]
     return Model(
         components=leading_axes,
@@ -226,24 +226,31 @@ def _restore_covariance(
 ) -> State:
     """Return the state with Σ, and with the columns [C | F] in `State.C`.
 
-    `saved_covariance` is Σ divided by the total variance, packed. If Σ was not saved, Σ is estimated from the model by
-    probabilistic PCA.
+    `saved_covariance` is Σ divided by the model's total variance, packed. If Σ was not saved, Σ is estimated from the
+    model by probabilistic PCA. `is_seen` (d,) tells which entries some message has shown.
     """
     d = model.dimensions
     if saved_covariance is None:
         standardised_covariance = _make_covariance(model, is_seen)
     else:
-        standardised_covariance = triangle.unpack(saved_covariance * np.float64(state.total_variance), d)
-        trace = float(standardised_covariance.trace())
-        # So far, the state has the model's total variance. If Σ has negative eigenvalues, `make_model` has raised small
-        # variances, so the model's total variance is larger than the trace of Σ. The state needs the trace.
-        has_negative_eigenvalues = trace < (1 - _ROUNDING) * state.total_variance
-        if has_negative_eigenvalues:
-            state = replace(state, total_variance=trace)
+        packed_covariance = saved_covariance.astype(np.float64) * model.total_variance
+        standardised_covariance = triangle.unpack(packed_covariance, d)
+        state = replace(state, total_variance=_restore_total_variance(model, standardised_covariance))
     # Convert to the units of the data: D is 1/standard deviation of each entry, or 1 if not standardised.
     covariance = standardised_covariance / np.outer(model.D, model.D)
     state = replace(state, covariance=covariance[np.tril_indices(d)])
     return replace(state, C=decompose(state, config.columns).C.astype(config.dtype))
+
+
+def _restore_total_variance(model: Model, covariance: F64) -> float:
+    """Return the total variance of the state from which a model was made: the trace of the state's Σ (d, d).
+
+    If Σ has negative eigenvalues, `make_model` has raised small variances, and so the model's total variance. Otherwise
+    the model's total variance is returned, because the trace of the saved Σ is only equal to it up to rounding.
+    """
+    trace = float(covariance.trace())
+    was_raised = trace < (1 - _ROUNDING) * model.total_variance
+    return trace if was_raised else model.total_variance
 
 
 def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:

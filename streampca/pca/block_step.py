@@ -45,9 +45,9 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         mean=prepared.before.mean,  # in the units of `prepared.V`
         total_variance=state.total_variance,
         weights=weights,
-        smallest_variance=config.smallest_value**2,
-        # Filled in with the rows √c·y: y is the centred message, and c its share of the weight. This may be the memory
-        # of `prepared.V`, because each message is read before its row is written.
+        smallest_variance=config.smallest_value**2,  # `smallest_value` is a standard deviation
+        # Filled in with the rows √c·y: y is the centred message, and c its share of the weight. `prepare_block` may
+        # have put `prepared.V` into the same memory: each message is read before its row is written.
         Y=block_rows,
     )
     losses = _compute_losses(learned, weights) if state.count else NO_LOSSES
@@ -60,7 +60,7 @@ def learn_block(state: State, V: Array, retention: F64, config: LearningConfig) 
         concentration=weights.concentration,  # the sum of the squared shares of all messages
         clipped=state.clipped + int((learned.kept_share < 1).sum()),
         missing=prepared.missing_shares,
-        pinv_error=learned.pinv_error,
+        pinv_error=learned.pinv_error,  # rounding error of the (CᵀC)⁻¹ that Algorithm 1 keeps
     )
     if config.keeps_covariance:
         return _update_with_covariance(partly_updated, prepared, learned, config), losses
@@ -86,7 +86,7 @@ def _compute_losses(learned: block.BlockResult, weights: centring.Weights) -> Lo
     m is the mean before the message, and a is the weight of the message in the mean after it. Algorithm 1 learns y, so
     it has computed the explained part of ‖y‖². The explained part of ‖v − m‖² is 1/(1 − a) times as large.
     """
-    explained_square_of_y = np.nan_to_num(learned.explained_square, nan=0.0)  # NaN if (CᵀC)⁻¹ has overflowed
+    explained_square_of_y = np.nan_to_num(learned.explained_square, nan=0.0)  # NaN, and then 0, if (CᵀC)⁻¹ overflowed
     # For the first message of a stream, a is 1 and y is 0: this must not be 0/0.
     one_minus_a = np.maximum(1 - weights.a, np.finfo(np.float64).tiny)
     explained_square = explained_square_of_y / one_minus_a
@@ -121,7 +121,7 @@ def _update_with_covariance(
     F_before = partly_updated.C[:, config.components :]  # the columns of [C | F] after those of C
     start = np.hstack([learned.C, F_before, random_sums])
     if prepared.scale is not None and next_state.scale is not None:  # the stream is standardised
-        to_next_units = next_state.scale / prepared.scale
+        to_next_units = next_state.scale / prepared.scale  # a scale multiplies entries of the data
         start = start * to_next_units[:, None].astype(config.dtype)
     # 3. Before the first block, and in a stream that was constant so far, [C | F] has no columns to start from.
     had_columns = partly_updated.rank > 0
@@ -140,23 +140,23 @@ def _add_complete_block(
         next Σ = past · Σ + D⁻¹ (sum of c yyᵀ) D⁻¹
 
     `past` is the share that the messages before the block have in the weight after it, and c are the shares of the
-    block's messages y. The rows of `learned.Y` are √c y. If the stream is standardised, the messages y were multiplied
-    by D (d,): 1/standard deviation of each entry before the block. In other streams, D is 1. Σ is a packed triangle in
-    the units of the data.
+    block's messages y. The rows of `learned.Y` are √c y. Σ, of which `covariance_before` is the packed triangle, is in
+    the units of the data. The messages y are in scaled units, the units of the data times D (d,): 1/standard deviation
+    of each entry before the block. If the stream is not standardised, D is 1.
 
-    `covariance_before` is Σ before the block: zeros before the first block. `state` is the state after the block, but
-    its Σ is from before the block, and is not used. Returns this state with the next Σ, and the next Σ as a square
-    (d, d), multiplied by the next D from left and right.
+    Apart from Σ, `state` is the state after the block. Returns `state` with the next Σ, and also the next Σ as a square
+    (d, d) in the next scaled units, the units of the data times the next D.
     """
     past = prepared.weights.past
     D = prepared.D
-    product = triangle.gram(learned.Y)  # sum of c yyᵀ, in the units of the data times D
+    product = triangle.gram(learned.Y)  # sum of c yyᵀ, in scaled units
     next_D = D
     is_standardised = prepared.scale is not None
     if is_standardised:
         variances_of_data_before = covariance_before[find_packed_diagonal(len(D))]
         variances_of_data = past * variances_of_data_before + product.diagonal() / D**2
         state, next_D = scaling.rescale(state, variances_of_data)
+    # `covariance` is the packed next Σ in the units of the data, and `square` is the same in the next scaled units.
     covariance, square = triangle.add_block(
         covariance_before, past, product, to_units_of_triangle=1.0 / D, to_units_of_square=next_D
     )
@@ -218,8 +218,8 @@ def _update_entries(state: State, prepared: PreparedBlock, learned: block.BlockR
     """For a state that does not keep Σ: add the block to what the state keeps of each entry.
 
     If an entry is missing in this block, or was unknown for a part of the earlier weight, `add_block_to_entries`
-    updates the means, the known shares and the variances. Otherwise only a standardised stream needs this step, for the
-    variances:
+    updates the means, the known shares and the variances. Otherwise means and known shares are up to date, and only a
+    standardised stream keeps variances of entries:
 
         next variances = past · variances_before + squares / D²        squares = sum of c y²
 

@@ -20,7 +20,8 @@ def compile_learning_functions(config: LearningConfig, on_compile: Callable[[], 
 
     `on_compile` is called once if numba compiles.
     """
-    # `warm_up` messages are the first block. The remaining messages are the second, which needs code of its own.
+    # The messages are learned in two blocks, because the first block of a stream, of `warm_up` messages, calls other
+    # functions than later blocks.
     small = replace(config, dimensions=3, components=2, warm_up=_MESSAGES // 2)
     if not config.keeps_covariance:
         small = replace(small, factor=True)  # `factor`: never keep Σ, which a state of 3 dimensions otherwise keeps

@@ -54,7 +54,7 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     """
     to_newest_units = newest.D / earlier.D
     newest_axes = np.asarray(newest.components.T, np.float64)  # (d, k)
-    earlier_axes = np.asarray(earlier.components.T, np.float64)  # (d, kₚ)
+    earlier_axes = np.asarray(earlier.components.T, np.float64)  # (d, number of axes of the earlier model)
     have_same_units = (to_newest_units == 1).all()
     if not have_same_units:  # converted axes are not orthonormal
         earlier_axes = np.linalg.qr(earlier_axes * to_newest_units[:, None])[0]
@@ -62,8 +62,8 @@ def measure_drift(earlier: Model, newest: Model) -> Drift:
     # nothing.
     is_above_rounding = newest.explained_variance >= newest.floored_variance
     axes_above_rounding = newest_axes[:, is_above_rounding]
-    # New messages have less variance along the newest axes than the messages from which these axes were learned. This
-    # variance is estimated for each axis.
+    # New messages have less variance along the newest axes than the messages from which these axes were learned.
+    # `spikes` estimates the variance of new messages along each axis.
     new_variance_along_newest = float(newest.spikes.variance_of_new_messages.sum())
     new_variance_along_earlier = _compute_explained_variance(newest, U=newest_axes, Q=earlier_axes)
     total_variance = newest.total_variance if newest.total_variance > 0 else np.inf
@@ -90,7 +90,8 @@ def _compute_explained_variance(newest: Model, U: F64, Q: F64) -> float:
     """
     spikes = newest.spikes
     is_spike = spikes.overlap > 0  # 0 for an axis that fits only noise
-    axis_count = len(is_spike)  # may be less than k: `spikes` has at most as many axes as there are observed entries
+    # `spikes` leaves out the last axes if fewer than k entries were ever observed: these axes are arbitrary.
+    axis_count = len(is_spike)
     U_spikes = U[:, :axis_count][:, is_spike]
     share_in_Q = np.square(U_spikes.T @ Q).sum(axis=1)  # squared lengths of the projections of the newest axes
     true_share_in_Q = np.minimum(share_in_Q / spikes.overlap[is_spike], 1.0)
@@ -111,7 +112,7 @@ def _compute_mean_shift_ratio(earlier: Model, newest: Model, to_newest_units: F6
     earlier_total_in_newest_units = earlier.total_variance  # the units are equal if the stream is not standardised
     if earlier.scale is not None:
         # A standardised entry has the variance 1 in the earlier units, and `to_newest_units`² in the newest. A constant
-        # entry has the scale 1 and no variance.
+        # entry has no variance, and exactly the scale 1, which an entry that varies practically never has.
         is_constant = earlier.scale == 1
         earlier_total_in_newest_units = float(np.square(to_newest_units)[~is_constant].sum())
     # A float64 of NumPy, because division by 0 must give ∞ or NaN, and not raise.

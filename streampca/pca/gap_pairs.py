@@ -81,9 +81,10 @@ def _drop_if_variance_too_small(
     `shown_changes` has the changes that are computed from the values in the block. `prediction` has the change of each
     entry that is expected from the changes of other entries. The messages that have the entry replace the share E of
     its variance, so the share 1 − E of `variance_before` (d,) must be left. If less would be left, the prediction is
-    wrong: it could even make the variance 0.
+    wrong: it could even make the variance 0. If no message has the entry, its variance may become as small as
+    predicted. `eta` is the block's share of the weight.
     """
-    E = step.replaced_share  # 0 if no message of the block has the entry
+    E = step.replaced_share
     _, variance_if_predicted = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
     is_in_block = E > 0
     is_too_small = is_in_block & (variance_if_predicted < (1 - E) * variance_before)
@@ -108,15 +109,16 @@ def _add_changes_of_entries(
     There are two cases:
 
     - No message of the block has the entry: E is 0, so the whole predicted change is added.
-    - The entry began late, and has few earlier messages: E > η, so the block moves it too far. 1 − E/η is negative, and
-      takes a part of the predicted change back.
+    - The entry began late, and has few earlier messages: E > η, so the block moves this entry farther than the entries
+      from which it is predicted. 1 − E/η is negative, and takes the predictable part of the excess back.
     """
     prediction_factor = (1 - step.replaced_share / eta) * prediction.is_predicted
+    # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
     predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + prediction_factor * prediction.mean
-    shown_variance = variance_before + shown_changes.change.diagonal()  # about the mean before the block
-    about_new_mean = shown_variance - np.square(mean_change)
-    return mean_change, about_new_mean + prediction_factor * predicted_variance_change
+    variance_about_old_mean = variance_before + shown_changes.change.diagonal()
+    variance_about_new_mean = variance_about_old_mean - np.square(mean_change)
+    return mean_change, variance_about_new_mean + prediction_factor * predicted_variance_change
 
 
 def _compute_shown_changes(

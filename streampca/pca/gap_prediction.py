@@ -37,7 +37,8 @@ def predict_changes(
 ) -> pairs.PredictedChanges:
     """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
-    x (K,) are the coordinates of a message on the axes C (d, K).
+    Without predictions, a block would change dead sensors not at all, and late entries too much. x (K,) are the
+    coordinates of a message on the axes C (d, K).
 
     1. From the ordinary entries alone, compute how the block changes the mean of x and the covariances with x.
     2. Limit these changes.
@@ -60,6 +61,7 @@ def predict_changes(
         return _predict_no_changes(len(is_ordinary))
     was_known_before = step.entries.known_before > 0  # a message before the block has the entry
     is_predicted = was_known_before & ~is_ordinary  # late entries and dead sensors
+    # If no message of the block lacks an entry, nothing was filled, so there is no predictor yet.
     predictor = prepared.filled.predictor if prepared.filled else make_predictor(prepared.before, components)
     coordinate_changes = _predict_coordinates(  # 1.
         predictor,
@@ -84,7 +86,7 @@ def predict_changes(
 
 
 def _predict_no_changes(d: int) -> pairs.PredictedChanges:
-    """Return the predicted changes of d entries if no entry can be predicted: all are zeros."""
+    """Return the changes of d entries as zeros, for a block from which no entry can be predicted from other entries."""
     zeros = np.zeros((d, 1))  # the number of coordinates does not matter, so there is one
     return pairs.PredictedChanges(
         C=zeros, covariances_with_x=zeros, mean=np.zeros(d), is_predicted=np.zeros(d, np.bool_)
@@ -130,8 +132,9 @@ def _predict_coordinates(
 ) -> _CoordinateChanges:
     """Compute from the changes of the ordinary entries how the messages' coordinates x (K,) change with a block.
 
-    Ordinary entries L were known before the block for most of the weight, and the block has them. x is found from the
-    ordinary entries y_L of a message by ridge regression on C_L, their rows of C (d, K):
+    Ordinary entries L were known before the block for most of the weight, and the block has them. All other entries
+    began late or in the block, or the whole block lacks them. x is found from the ordinary entries y_L of a message by
+    ridge regression on C_L, their rows of C (d, K):
 
         x = M C_Lᵀ y_L        M = (C_LᵀC_L + diag(ridge))⁻¹
 
@@ -145,15 +148,16 @@ def _predict_coordinates(
 
     Entries that were not known before the block (`is_known` is False) get zeros.
     """
-    # So that no product overflows, entries are measured in this unit: C and δ are divided by it, ridge and Δ by its
-    # square. x has no unit, and cov(y, x) is multiplied by the unit at the end.
+    # So that no product overflows, entries are measured in this unit until the end. x has no unit.
     unit = power_of_two(float(np.abs(predictor.C).max()))
     C = predictor.C * is_known[:, None] / unit
-    C_L = C * is_ordinary[:, None]
+    delta = mean_change / unit
     ridge = predictor.ridge / unit / unit
+    to_unit_of_squares = 1 / unit / unit  # Δ is multiplied by this in the product with C_L, which saves a copy
+    C_L = C * is_ordinary[:, None]
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
-    # dsymm reads only the upper triangle of `covariance_change.T`, which is the lower triangle of Δ.
-    Delta_C_L = blas.dsymm(1 / unit / unit, covariance_change.T, C_L)
+    # Δ_LL C_L in rows L. dsymm reads only the upper triangle of `covariance_change.T`, the lower triangle of Δ.
+    Delta_C_L = blas.dsymm(to_unit_of_squares, covariance_change.T, C_L)
     ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # 1. change of cov(y_L, x)
     second_moments = M @ (C_L.T @ ordinary_with_x)  # 2. change of cov(x, x)
     predicted_with_x = C @ second_moments  # 3. change of cov(Cx, x)
@@ -162,7 +166,7 @@ def _predict_coordinates(
         C=C * unit,
         covariances_with_x=covariances_with_x * unit,
         second_moments=second_moments,
-        mean=M @ (C_L.T @ (mean_change / unit)),  # 4.
+        mean=M @ (C_L.T @ delta),  # 4.
     )
 
 

@@ -55,7 +55,9 @@ class EntryStep(NamedTuple):
 
             y = √(1−a) (v − m)        Σc (v − m₀)² = Σc y² + (m₁ − m₀)²
 
-        Within the block, the mean m of the filled messages v moves from m₀ to m₁, by `filled_mean_change`.
+        A filled message v has the share c of the weight, and the share a when it moves the mean m. Within the block, m
+        moves from m₀ to m₁, by `filled_mean_change`. If the past is taken as messages equal to m₀, all messages have
+        the mean m₁ and the variance Σc y². Their mean square about m₀ is larger by (m₁ − m₀)².
         """
         return squares + np.square(self.filled_mean_change)
 
@@ -68,10 +70,11 @@ def compute_entry_step(prepared: PreparedBlock, learned: BlockResult) -> EntrySt
     and n of the block's messages that have the entry. q is n/η, but at least 0.1. Filled messages have r/√q in place of
     r, so that the entry varies as much as if all messages had it (missing.py).
 
-    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block. A mean needs r, not
-       r/√q, so the sum Σc r/√q of the filled messages is multiplied by √q (`root_q`).
-    2. E = g/N′. g is the weight with which the block counts for the entry, and N′ is the weight for which the entry is
-       known after the block (`_compute_entry_weights`).
+    1. μ = Σc f/η + Σc r/n, the mean of the entry in the block, about the mean before the block: the mean fit of all
+       messages, plus the mean residual of the messages that have the entry. The filled messages have the sum Σc r/√q,
+       which is multiplied by √q (`root_q`).
+    2. E = g/N′. g is the weight with which the block counts for the entry: η, or less if few messages have the entry.
+       N′ is the weight for which the entry is known after the block (`_compute_entry_weights`).
     3. δ = Eμ, the change of the mean.
     """
     eta = prepared.eta
@@ -112,8 +115,10 @@ def _compute_entry_weights(observed_weight: F64, known_weight_before: F64, eta: 
 
         g = min(η, n/RARELY_SHOWN)        N′ = `known_weight_before` + g
 
-    η is the weight of the block, and n (`observed_weight`) of its messages that have the entry. If the entry was known
-    before, but no message of the block has it, the entry stays known: N′ = `known_weight_before` + η.
+    η is the weight of the block, and n (`observed_weight`) of its messages that have the entry. If few messages of the
+    block have the entry, their mean is uncertain, so the block counts less. The known weight is the weight since the
+    first message that has the entry. So if the entry was known before, but no message of the block has it, the known
+    weight grows all the same: N′ = `known_weight_before` + η.
     """
     counted_weight = np.minimum(eta, observed_weight / pairs.RARELY_SHOWN)
     stays_known = (observed_weight <= 0) & (known_weight_before > 0)

@@ -64,7 +64,9 @@ class LearningConfig:
     @property
     def limits(self) -> ritz.Limits:
         """Which axes become columns of [C | F]."""
-        return ritz.Limits(columns=self.columns, rounding=self.rounding, smallest=self.smallest_value)
+        return ritz.Limits(
+            columns=self.columns, smallest_variance_share=self.rounding, smallest_deviation=self.smallest_value
+        )
 
     @property
     def first_block_size(self) -> int:

@@ -48,14 +48,16 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
     """Fill the missing entries of the block V (n, d) that follows `state` with predictions from the observed entries.
 
     A filled entry is exactly its prediction, so entries with gaps would vary too little. To make up for this, an
-    observed entry, which differs from its prediction by r, becomes the prediction plus r/√q. q is the share of the
-    messages in which the entry is observed: the sum of r²/q is about what the sum of r² would be without gaps.
+    observed entry, which differs from its prediction by r, becomes the prediction plus r/√q. q is the weighted share of
+    the messages in which the entry is observed: the sum of r²/q is about what the sum of r² would be without gaps.
     """
     missing = np.isnan(V)
     is_first_block = not state.count
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
-    q = weights.c @ ~missing / weights.c.sum()  # weighted share of the messages in which each entry is observed
-    root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))  # with a smaller q, few messages would become too long
+    observed_weight = weights.c @ ~missing  # c: the weight of each message
+    q = observed_weight / weights.c.sum()
+    # With a smaller q, the few messages that have a rare entry would become too long.
+    root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
     filled, X = filling.fill(  # X: the coordinates of the predictions
         V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=root_q
     )
@@ -79,6 +81,9 @@ def make_predictor(state: State, components: int) -> Predictor:
 
 def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, seen_dimensions: int) -> Predictor:
     """Make a predictor from the columns of C (d, k) that have more variance λ than the noise variance σ².
+
+    σ² is the mean variance outside of the columns: `total_variance` less all λ (`variance`), for each of the other
+    directions of the `seen_dimensions`.
 
         ridge = σ² λ/(λ − σ²) = σ² / (1 − σ²/λ)
 
@@ -170,8 +175,7 @@ def _fit_to_filled(filled: Array, mean: F64, components: int, seen_dimensions: i
     `seen_dimensions` is the number of entries that some message has.
     """
     Y = (filled - mean) / np.sqrt(len(filled))
-    # Up to `components` axes are kept, except axes whose variance is only rounding. None is left out for being small.
-    limits = ritz.Limits(columns=components, rounding=ritz.RANK_TOLERANCE, smallest=0.0)
+    limits = ritz.Limits(columns=components, smallest_variance_share=ritz.RANK_TOLERANCE, smallest_deviation=0.0)
     C = ritz.decompose_rows(Y, limits)  # the axes of YᵀY, times their standard deviations
     variance = np.vecdot(C.T, C.T)  # the squared length of each column
     total_variance = float(np.vdot(Y, Y))
@@ -226,18 +230,18 @@ def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
 def _link_groups(S: F64, is_known: NDArray[np.bool_], group_i: NDArray[np.intp], group_j: NDArray[np.intp]) -> F64:
     """Estimate the covariances between two groups i and j of entries as Σ_iL Σ_LL⁻¹ Σ_Lj.
 
-    L are the entries that occurred in one message with the entries of both groups, and with each other. `is_known`
-    (d, d) says of each pair of entries whether they occurred in one message. All entries of a group have equal rows of
-    `is_known`, so the first row stands for all.
+    `is_known` (d, d) says of each pair of entries whether both occurred in one message. Some entries occurred with both
+    groups. L are those of them that occurred with every one of them, so that all of Σ_LL is known. All entries of a
+    group have equal rows of `is_known`, so the first row stands for all.
     """
     with_both_groups = np.flatnonzero(is_known[group_i[0]] & is_known[group_j[0]])
     occurred_together = is_known[np.ix_(with_both_groups, with_both_groups)]
-    L = with_both_groups[occurred_together.all(axis=1)]  # entries that occurred with all of `with_both_groups`
+    L = with_both_groups[occurred_together.all(axis=1)]
     if not len(L):
         return np.zeros((len(group_i), len(group_j)))
     variance, axes = np.linalg.eigh(S[np.ix_(L, L)])
     least = max(_MIN_NOISE * variance[-1], _TINY)  # Σ_LL may be singular
-    inverse = (axes / np.maximum(variance, least)) @ axes.T
+    inverse = (axes / np.maximum(variance, least)) @ axes.T  # of Σ_LL, with each eigenvalue at least `least`
     with np.errstate(over="ignore", invalid="ignore"):
         covariances = np.nan_to_num(S[np.ix_(group_i, L)] @ inverse @ S[np.ix_(L, group_j)])
     # Negative eigenvalues of Σ_LL, as from few messages, were raised to `least`. The inverse of `least` is huge, so the

@@ -106,7 +106,7 @@ class Model:
         """Projects on the components of this model."""
         return Projector(components=self.components, mean=self.mean, scale=self.scale)
 
-    @np.errstate(all="ignore")
+    @np.errstate(all="ignore")  # huge numbers may give infinity or NaN
     def project(self, vectors: Array, past_scores: PastScores | None = None) -> "Projected":
         """Project vectors (n, d): compute their coordinates and their residuals, which are squared distances (SPE).
 
@@ -235,7 +235,7 @@ class Projected:
         dimensions = []
         t2 = []
         spe = []
-        for start in range(0, max(len(self.vectors), 1), _ROWS):  # at least one step
+        for start in range(0, max(len(self.vectors), 1), _ROWS):  # at least one step, for `concatenate`
             Y = self.model.centre(self.vectors[start : start + _ROWS])
             largest_dimensions, contributions = projection.find_largest_contributions(Y, components, variance, limit)
             dimensions.append(largest_dimensions)

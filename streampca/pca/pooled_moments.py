@@ -100,11 +100,11 @@ def _compute_added_shares(before: State, added: State, past_weight: float, new_w
 
 
 def _compute_pair_fractions(state: State) -> F64 | None:
-    """Compute which fraction of a state's weight counts for each pair of entries when states are averaged, packed.
+    """Return the fraction of a state's weight that counts for each pair of entries when states are averaged, packed.
 
-    1. Only the weight for which both entries have been known counts.
-    2. If few messages have an entry, most of its values were filled in by prediction. So an entry has a fraction, too
-       (`_compute_entry_fractions`), and a pair has at most the smaller fraction of its two entries.
+    1. Only the weight for which both entries have been known counts (`state.known`; None: the whole weight).
+    2. If few messages have an entry, most of its values were filled in by prediction. So a pair has at most the
+       fraction of its rarer entry (`_compute_entry_fractions`).
     3. If no message has both entries, but their covariance was estimated, the fraction is almost 0.
 
     Returns None if all fractions are 1. If the state does not keep Σ, returns the fractions of single entries, (d,).
@@ -125,11 +125,10 @@ def _compute_pair_fractions(state: State) -> F64 | None:
 
 
 def _compute_entry_fractions(state: State) -> F64:
-    """Compute which fraction of a state's weight counts for each entry when states are averaged, (d,).
+    """Return the fraction of a state's weight that counts for each entry when states are averaged, (d,).
 
-    This is the share of the weight for which the entry has been known, from the first message that has the entry
-    (`State.known_shares`). But if few messages have the entry, most of its values were filled in by prediction, so the
-    fraction is smaller.
+    This is the share of the weight since the first message that has the entry (`State.known_shares`). If few messages
+    have the entry, most of its values were filled in by prediction, and the fraction is smaller.
     """
     if state.missing is None:  # no message lacks an entry
         return state.known_shares

@@ -48,7 +48,8 @@ class PooledRows(NamedTuple):
     def with_state(self, state: State, past_share: float, new_share: float, weighted_difference: F64) -> "PooledRows":
         """Pool this covariance Σ₁ with Σ₂ of a state: past_share · Σ₁ + new_share · Σ₂ + bbᵀ.
 
-        b (d,) is `weighted_difference`, the difference between the means times a factor, in the units of the data. If
+        b (d,) is `weighted_difference`: √(past_share · new_share) times the difference between the means, in the units
+        of the data. If entries began late or are rare, each entry has its own two shares (pooled_moments.py). If
         R₁ and R₂ are the rows of Σ₁ = R₁ᵀR₁ and Σ₂ = R₂ᵀR₂, the pooled covariance has three kinds of rows:
 
             √past_share · R₁        √new_share · R₂        b
@@ -94,9 +95,10 @@ def find_leading_axes(rows: F64, most_columns: int) -> F64:
     values. If leading axes have small singular values, a singular value decomposition is used, unless both n and d are
     too large for it.
     """
-    C = ritz.decompose_rows(
-        rows, ritz.Limits(columns=most_columns, rounding=_RANK_TOLERANCE, smallest=_SMALLEST_SINGULAR_VALUE)
+    limits = ritz.Limits(
+        columns=most_columns, smallest_variance_share=_RANK_TOLERANCE, smallest_deviation=_SMALLEST_SINGULAR_VALUE
     )
+    C = ritz.decompose_rows(rows, limits)
     full_rank = min(rows.shape)  # the most axes that the rows can have
     variance = np.square(C).sum(axis=0)
     # `decompose_rows` leaves out axes with too small singular values.

@@ -69,7 +69,7 @@ class PooledCovariance:
         is_first = past_share == 0
         if is_first:
             moments = state
-            self._rows = PooledRows.of(state)
+            self._rows = PooledRows.of(state)  # if the states keep Σ, only the scale of the rows is used
         else:
             self._holds_several_states = True
             moments, weighted_difference = pool_moments(before, state, past_share, new_share)
@@ -78,7 +78,7 @@ class PooledCovariance:
                 self._rows = self._rows.with_state(state, past_share, new_share, weighted_difference)
         self._moments = replace(
             moments,
-            C=np.zeros((0, 0)),  # `_add_scale_and_axes` computes the axes and the scale again
+            C=np.zeros((0, 0)),  # `_add_scale_and_axes` computes the axes, and the scale of standardised streams
             scale=None,
             weight=weight,
             count=before.count + state.count,
@@ -92,14 +92,16 @@ class PooledCovariance:
     def state(self, columns: int, dtype: Any = np.float64) -> State:
         """Return the pooled state for a model, with up to `columns` axes. The weight must not be 0.
 
-        If several states were pooled and none has the covariance of two entries, this covariance is estimated from
-        covariances with other entries. For a single state, nothing is estimated.
+        If several states were pooled, and no message has two entries together, the covariance of the two is estimated
+        from covariances with other entries. For a single state, nothing is estimated.
         """
         moments = self._moments
         if self._holds_several_states:
             moments = _complete_covariance(moments)
-        state = self._add_scale_and_axes(moments, most_axes=columns)  # adds axes only if the states do not keep Σ
-        state = axes.decompose(state, columns)  # if the states keep Σ, computes the axes from the pooled Σ
+        state = self._add_scale_and_axes(moments, most_axes=columns)
+        keeps_covariance = state.covariance is not None
+        if keeps_covariance:  # the axes are not computed yet: they follow from the pooled Σ
+            state = axes.decompose(state, columns)
         return replace(state, C=state.C.astype(dtype, copy=False))
 
     def pooled_state(self) -> State:
@@ -123,11 +125,11 @@ class PooledCovariance:
 
 
 def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
-    """Pool the states of groups, each with up to `columns` axes. A group has some of the streams.
+    """Pool the states of groups, each with up to `columns` axes. A group has some of the streams that were learned.
 
-    If the states do not keep Σ, a pool holds their axes as rows. jackknife.py takes differences between such pools for
-    sampling errors. If many rows were replaced by their leading axes, the error of this replacement would count as a
-    sampling error, too. So up to `MOST_SVD_ROWS` rows are not replaced.
+    If the states keep Σ, the pooled Σ is exact. Otherwise a pool holds the axes of the states as rows, and replaces too
+    many rows by their leading axes. jackknife.py takes differences between pools for sampling errors, to which the
+    error of this replacement would add. So up to `MOST_SVD_ROWS` rows are not replaced.
     """
     pool = PooledCovariance(columns, uncompressed_rows=MOST_SVD_ROWS)
     for group in groups:

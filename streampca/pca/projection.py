@@ -110,13 +110,13 @@ def _compute_uncertainty(
     root = np.sqrt(variance - sigma2)
     U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
     Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k), because Φ_m is U_m diag(root)
-    # diag(σ²U_mᵀU_m): column i of Φ_m is column i of U_m times root_i, so the diagonal of U_mᵀΦ_m is divided by root.
+    # diag(σ²U_mᵀU_m) = σ² diag(U_mᵀΦ_m) / root
     noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
     along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # q, (b, k)
     # tr Cov: tr(Φ_m P Φ_mᵀ) = tr(Φ_mᵀΦ_m P), and P is symmetric
     trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)
     added_t2 = (along_axes / variance).sum(axis=1)
-    added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)
+    added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)  # rounding may make the difference negative
     return added_t2, added_spe
 
 
@@ -164,8 +164,8 @@ def multiply_in_tiles(rows: Array, matrix: Array) -> Array:
 def place_at_indices(vectors: Array, indices: NDArray[np.int64]) -> Array:
     """Return a matrix with the vectors (n, d) in the rows at these ascending indices, and zeros in all other rows.
 
-    The matrix consists of whole tiles of `GEMM_ROWS` rows. How a product with a vector is rounded then depends only on
-    the index of the vector, and not on how many vectors there are.
+    The matrix consists of whole tiles of `GEMM_ROWS` rows. So when the matrix is multiplied, the rounding of a vector's
+    product depends only on the row in which the vector is, and not on the number of vectors.
     """
     tile_count = int(indices[-1]) // GEMM_ROWS + 1
     rows = np.zeros((tile_count * GEMM_ROWS, vectors.shape[1]), vectors.dtype)

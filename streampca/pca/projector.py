@@ -96,7 +96,7 @@ class Projector:
         is_in_range = (squared_norm > _SMALLEST_NORM) & np.isfinite(squared_norm)
         coordinates = coordinates.astype(np.float64)
         residual = residual.astype(np.float64)
-        if not is_in_range.all():
+        if not is_in_range.all():  # all rows are computed again: in fewer rows, the products could round differently
             precise_coordinates, precise_residual = self._project_in_double_precision(vectors.astype(np.float64))
             coordinates = np.where(is_in_range[:, None], coordinates, precise_coordinates)
             residual = np.where(is_in_range, residual, precise_residual)

@@ -52,7 +52,7 @@ def choose_scale(state: State, V: Array) -> F64:
     squares = np.nan_to_num(np.square(values - mean))
     differing_count = np.maximum((squares > 0).sum(axis=0), 1)  # values that differ from the mean
     mean_square = squares.sum(axis=0) / differing_count
-    # `weight` is the number of messages whose rounding errors may have added up.
+    # A variance that may be only rounding counts as 0. The rounding errors of the block's messages may have added up.
     scale[is_constant] = compute_scale(variance=mean_square, mean=mean, weight=len(V))
     return scale
 

@@ -65,6 +65,11 @@ class State:
         return take_entry_shares(self.known, d)
 
     @property
+    def had_gaps(self) -> bool:
+        """Whether a learned message lacked an entry. A state that was restored from a model has only `known`."""
+        return self.missing is not None or self.known is not None
+
+    @property
     def seen_dimensions(self) -> int:
         """The number of entries that some message has shown."""
         return int((self.known_shares > 0).sum())

@@ -61,17 +61,15 @@ def learn(
     squared_lengths = np.square(C[:, :K], dtype=np.float64).sum(axis=0)
     mean = mean.copy()
     # `_learn` fills in the next four arrays and Y, and updates C and the mean in place.
-    # Each random sum adds many rows of Y, with random signs. Rayleigh–Ritz will search new directions in these few
-    # sums.
-    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)
+    random_sums = np.zeros((RANDOM_SUM_COUNT, d), V.dtype)  # each the sum of many rows of Y, with random signs
     explained_square = np.zeros(n)  # ‖y‖² − ‖r‖²: the part of ‖y‖² that C explains; r is the residual
     squared_distance = np.zeros(n)  # ‖v − m‖² of a message v, after clipping
     kept_share = np.zeros(n)  # the share of v − m that clipping has left
-    # `_learn` may pad S with rows and columns of zeros.
+    # S is (CᵀC)⁻¹, which `_learn` updates with C, and may pad with rows and columns of zeros.
     padded_S, next_total_variance = _learn(
         V=as_kernel_input(V),
         Ct_above_rows=Ct_above_rows,
-        S=np.diag(1 / squared_lengths),  # (CᵀC)⁻¹, because the columns of C are orthogonal
+        S=np.diag(1 / squared_lengths),  # the columns of C are orthogonal
         mean=mean,
         weights=weights,
         total_variance=float(total_variance),
@@ -93,7 +91,7 @@ def learn(
         random_sums=random_sums.T,
         explained_square=explained_square,
         squared_distance=squared_distance,
-        kept_share=kept_by_median * kept_share,
+        kept_share=kept_by_median * kept_share,  # one of the factors is 1: no message is clipped in both ways
         mean=mean,
         total_variance=next_total_variance,
         pinv_error=_measure_inverse_error(padded_S[:K, :K], C[:, :K]),
@@ -103,8 +101,9 @@ def learn(
 def _clip_by_median(V: Array, weights: Weights) -> tuple[Array, Weights, F64]:
     """Clip outliers by their distances from the median, for a stream that has no variance yet.
 
-    If V (n, d) has too few messages, none is clipped. Returns the messages, the weights with a new `reach`, and the
-    share of its distance from the median that each message keeps, (n,).
+    The usual limit, a multiple of tr Σ, would be 0. If V (n, d) has too few messages, none is clipped. Returns the
+    messages, the weights with a new `reach`, and the share of its distance from the median that each message keeps,
+    (n,).
     """
     kept_share = np.ones(len(V))
     if len(V) >= centring.UNCLIPPED_MESSAGES:
@@ -132,7 +131,10 @@ def draw_sums_and_signs(n: int) -> NDArray[np.int64]:
 
 
 def _measure_inverse_error(S: F64, C: Array) -> float:
-    """Measure how far S is from (CᵀC)⁻¹, with the columns of C scaled to length one."""
+    """Measure how far S is from (CᵀC)⁻¹, with the columns of C scaled to length one.
+
+    So the result does not depend on the lengths of the columns.
+    """
     C = C.astype(np.float64, copy=False)
     length = np.linalg.norm(C, axis=0)
     U = C / length
@@ -194,8 +196,9 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
 
         Cᵀ ← Cᵀ + Zᵀ(Y − XCᵀ)
 
-    X (b, w) are the coordinates of the messages on C. A row of Z (b, w) is the coordinates times the size of the step,
-    corrected because the step also changes the residuals of the later messages.
+    X (b, w) are the coordinates of the messages on C, with K numbers in a row and then zeros. A row of Z (b, w) is the
+    coordinates of a message times the size of its step. In Algorithm 1, each step changes the residuals of the later
+    messages. Z is corrected for these changes, so that one joint step has the same result (recurrence.py).
     """
     K = len(Ct_above_Y) - len(X)
     d = Ct_above_Y.shape[1]
@@ -221,7 +224,7 @@ def _update_C(Ct_above_Y: Array, X: F64, Z: F64) -> None:  # noqa: N802
 def _write_rows(rows: Array, c: F64, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array) -> None:
     """Write the rows (b, d), times the roots of their weights c (b,), to Y (b, d), and add each to a random sum.
 
-    A random sum is a row of `random_sums`, which adds many rows with random signs: new directions are searched in it.
+    Each row of `random_sums` becomes the sum of many rows with random signs. New directions are searched in these sums.
     `sum_and_sign_of_rows` (b, 2) has, for each row, the index of its random sum, and its sign, ±1.
     """
     for s in range(len(rows)):

@@ -40,15 +40,17 @@ class Weights(NamedTuple):
 def compute_weights(state: State, retention: F64, center: bool = True, known_share: float = 1.0) -> Weights:
     """Compute the weights of the messages of the block that follows a state.
 
-    `retention` (n,) is the share of the weight of earlier messages that each message keeps. A message v that is far
-    from the mean m is clipped, so that no message dominates. The limit of ‖v − m‖² / tr Σ is
+    When a message is learned, it multiplies the weight of all earlier messages by its `retention` (n,). A message v
+    that is far from the mean m is clipped, so that no message dominates. The limit of ‖v − m‖² / tr Σ is
 
         max(LARGEST_SHARE · known_share · (weight of earlier messages), SMALLEST_REACH) / (1 − κ)
 
+    tr Σ times the weight of earlier messages is the sum of their squared distances, so ‖v − m‖² is limited to a share
+    of this sum. `known_share` is the smallest share of the state's weight for which an entry of the block was known.
+
     Each message has a share of the weight, and κ (`concentration`) is the sum of the squared shares: 1/n for n messages
     with equal shares. tr Σ about the learned mean is too small by the factor 1 − κ, so the limit is divided by this
-    factor. Without centring, the limit is not divided. `known_share` is below 1 if an entry of the block was known for
-    only this share of the state's weight.
+    factor. Without centring, the limit is not divided.
     """
     return _compute_weights(
         weight=state.weight,
@@ -70,7 +72,7 @@ def move_near_median(V: Array) -> tuple[Array, F64]:
     differences = V.astype(np.float64) - median
     # Each difference is divided by its largest number before it is squared, because squares could overflow.
     largest = np.abs(differences).max(axis=1)
-    divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]
+    divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # not 0 if a message equals m
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
     positive = distances[distances > 0]  # with the zeros of equal messages, the median distance could be 0
     limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
@@ -109,7 +111,7 @@ def _compute_weights(
 ) -> Weights:
     """Compute the weights of n messages, in two passes: forward for all but c, backward for c.
 
-        w ← ρw + 1                         w: weight of all messages, before them `weight`; ρ: `retention` (n,)
+        w ← ρw + 1                         w: weight of all messages, at first `weight`; ρ: `retention` (n,)
         η = 1/w                            share of a message in this weight when it arrives
         a = η, or 0 without centring       how far a message moves the mean, as a share of its distance from the mean
         κ ← (1 − η)² κ + η²                `concentration`: sum of the squared shares of all messages
@@ -119,7 +121,8 @@ def _compute_weights(
 
         reach = max(largest_share · ρw, SMALLEST_REACH) / (1 − κ)
 
-    The first `UNCLIPPED_MESSAGES` of a stream have no limit. Before this block, `count` messages were learned.
+    `compute_weights` has the reasons. The first `UNCLIPPED_MESSAGES` of a stream have no limit. Before this block,
+    `count` messages were learned.
     """
     n = len(retention)
     eta = np.empty(n)

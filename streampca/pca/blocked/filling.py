@@ -53,9 +53,9 @@ def _fill_rows(V: Array, mean: F64, C: F64, CC: F64, ridge: F64, extra_residual_
         missing entries (NaN):   m + Cx
         observed entries:        v + extra_residual_factor · r        r = v − m − Cx
 
-    m (d,) is the mean, and x are the coordinates of a message on C (d, k). CC is CᵀC. A filled entry has no residual r,
-    which would make the variance of rarely observed entries too small. To make up for this, `extra_residual_factor`
-    (d,) enlarges the residuals of observed entries.
+    m (d,) is the mean, and x are the coordinates of a message on C (d, k), by ridge regression. CC is CᵀC. A filled
+    entry is exactly m + Cx, so rarely observed entries would vary too little. To make up for this,
+    `extra_residual_factor` (d,) enlarges the residuals r of observed entries.
     """
     B, d = V.shape
     missing_count = np.zeros(B, np.int64)
@@ -83,7 +83,8 @@ def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64,
 
         x = (C_OᵀC_O + diag(ridge))⁻¹ C_Oᵀy_O
 
-    C_O are the rows of C for observed entries. CY (B, k) is C_Oᵀy_O of each message, and CC is CᵀC.
+    C_O are the rows of C for observed entries. CY (B, k) is C_Oᵀy_O of each message, and CC is CᵀC. `ridge` (k,) is
+    added to the diagonal, which limits x if the observed entries hardly determine it.
     """
     B, d = V.shape
     k = C.shape[1]
@@ -108,15 +109,16 @@ def _compute_coordinates(V: Array, missing_count: Any, CY: F64, C: F64, CC: F64,
                     H[i, m] = CC[i, m] - H[i, m]
             H[i, i] += ridge[i]
         _solve(H, CY[s], X[s])
-        _clip(X[s])  # x from few observed entries may be far too long
+        _clip(X[s])
     return X
 
 
 @compiled_for_compiled_callers
 def _clip(x: F64) -> None:
-    """Scale x (k,) down to ‖x‖² ≤ k + √(2k), because x of a message with few observed entries is mostly noise.
+    """Scale the coordinates x (k,) of a message down to ‖x‖² ≤ k + √(2k).
 
-    For complete Gaussian messages, ‖x‖² has about the mean k and the standard deviation √(2k).
+    x is estimated from the observed entries, so x of a message with few entries is mostly noise, and often far too
+    long. For complete Gaussian messages, ‖x‖² has about the mean k and the standard deviation √(2k).
     """
     square = 0.0
     limit = len(x) + math.sqrt(2.0 * len(x))

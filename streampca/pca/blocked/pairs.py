@@ -155,14 +155,14 @@ def _estimate_moment_if_never_together(
 def _compute_replaced_share_if_never_together(entries: Entries, i: int, j: int, eta: float) -> float:
     """Return the share of Σ_ij that the block replaces by an estimate, if no message of the block shows both entries.
 
-    The share is η / min(w_i, w_j), at most 1, in two cases:
+    The share is η / max(η, min(w_i, w_j)) in two cases:
 
-    - The block shows both entries, in different messages.
-    - No earlier message shows entry i, or none shows entry j: the pair has no covariance yet, so the estimate becomes
-      its first covariance.
+    - The block shows both entries, in different messages: the estimate is the covariance of the filled messages.
+    - Entry i or j begins in the block, because no earlier message shows the entry: the pair has no covariance yet, so
+      the estimate becomes its first covariance.
 
-    Otherwise the share is 0: the pair keeps its covariance. η is the weight of the block. w_i is the weight for which
-    entry i is known after the block: its weight before the block, plus η if the block shows the entry. If w_i or w_j is
+    Otherwise the share is 0: the pair keeps its covariance. η is the weight of the block. w_i is the weight since the
+    first message that shows entry i: its weight before the block, plus η if the block shows the entry. If w_i or w_j is
     0, the entry was never shown, so there is nothing to estimate, and the share is 0.
     """
     i_is_shown = entries.shown[i] > 0
@@ -183,16 +183,17 @@ def compute_changes_of_complete_block(
 ) -> PairChanges:
     """Compute how a block of complete messages changes the covariance Σ_ij of each pair (gaps.py, steps 1–3).
 
-    1. B = (P + δδᵀ)/η, the mean product of two entries in the block, about the mean before the block
+    1. B = (P + δδᵀ)/η, the mean product of two entries in the block, about the mean before the block. P is about a mean
+       that moves within the block, and is smaller by δδᵀ.
     2. N′ = past · N + η, and E = η/N′, the share of Σ_ij that the block replaces
     3. Δ_ij = E (B_ij − D_i D_j Σ_ij), the change of Σ_ij in the units of the messages y
 
-        P             `product` (d, d): sum of c yyᵀ over the messages y, with their shares c of the weight, about their
-                      mean, which moves within the block
+        P             `product` (d, d): sum of c yyᵀ over the messages y, with their shares c of the weight
         δ             `change_of_row_mean` (d,): how far the mean of the messages moves within the block
         past, η       shares of the past and of the block in the weight after the block
         Σ             `covariance` before the block, packed, in the units of the data
-        D             (d,): y_i is D_i times entry i of the data, so D_i D_j Σ_ij is in the units of y_i y_j
+        D             (d,): 1/standard deviation of each entry, or 1 if the stream is not standardised. y_i is D_i times
+                      entry i of the data, so D_i D_j Σ_ij is in the units of y_i y_j.
         N, N′         `known`, packed: share of the weight for which each pair is known, before and after the block
     """
     eta = 1.0 - past

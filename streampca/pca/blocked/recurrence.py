@@ -139,11 +139,12 @@ def resize(A: Array, rows: int, columns: int) -> F64:
 def _learn_group(first: int, end: int, p: F64, G: F64, S: F64, eta: F64, X: F64, h: F64) -> None:
     """Learn one group of a block's messages, `first` … `end` − 1, one by one: fill in X and h, and update p and S.
 
-    Message s is row y_s of Y, p_s is Cᵀy_s, G = YYᵀ and S = (CᵀC)⁻¹. C itself is not needed. For each message s:
+    Message s is row y_s of Y, p_s is Cᵀy_s, G = YYᵀ and S = (CᵀC)⁻¹. Message s has the coordinates x on C and the
+    residual r = y_s − Cx. Its step is C ← C + h r xᵀ, but C itself is not needed. For each message s:
 
         x = S p_s        u = Sx        h = η / (1 + η‖x‖²)        ‖r‖² = G_ss − x·p_s
-        g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ
-        p_t ← p_t + h (G_st − p_t·x) x        for each later message t of the group, because C changes
+        g = h²‖r‖²       f = g / (1 + g x·u)                      S ← S − f u uᵀ, the inverse of CᵀC + g x xᵀ
+        p_t ← p_t + h (r·y_t) x for each later message t of the group, with r·y_t = G_st − p_t·x
 
     S is updated one message late: the update by message s is done while message s + 1 is learned, so that one pass over
     S does the update and computes Sx.
@@ -209,12 +210,12 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
 def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> None:
     """Subtract shrink · v vᵀ from a symmetric S (w, w), and write the product of the new S with x to `out`.
 
-    Taking four rows at a time saves writes. w is a multiple of 4.
+    Taking four rows at a time saves writes. w is a multiple of 4, because `learn_padded` pads rows.
     """
     for i in range(len(x)):
         out[i] = 0.0
     for j in range(0, len(S), 4):
-        v0 = shrink * v[j]  # and then times v[i], because v[j] v[i] alone may underflow
+        v0 = shrink * v[j]  # below, this is multiplied by v[i]: without `shrink`, v[j] * v[i] could underflow
         v1 = shrink * v[j + 1]
         v2 = shrink * v[j + 2]
         v3 = shrink * v[j + 3]

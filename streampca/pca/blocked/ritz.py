@@ -25,13 +25,14 @@ class Limits(NamedTuple):
     """Which axes are kept."""
 
     columns: int  # the largest number of axes
-    rounding: float  # variances below this share of the largest are rounding errors
-    smallest: float  # smaller standard deviations count as zero
+    smallest_variance_share: float  # variances below this share of the largest are rounding errors
+    smallest_deviation: float  # smaller standard deviations count as zero
 
     def are_kept(self, variance: F64) -> NDArray[np.bool_]:
         """Return which of the axes with these variances (n,) are above rounding errors, (n,)."""
-        least = self.rounding * variance.max(initial=0.0)
-        return np.asarray((variance > least) & (np.sqrt(np.maximum(variance, 0.0)) > self.smallest))
+        smallest_variance = self.smallest_variance_share * variance.max(initial=0.0)
+        deviation = np.sqrt(np.maximum(variance, 0.0))
+        return np.asarray((variance > smallest_variance) & (deviation > self.smallest_deviation))
 
     def select(self, variance: F64) -> NDArray[np.intp]:
         """Return the indices of the axes to keep, the largest variance first; `variance` (n,) is ascending."""
@@ -52,7 +53,8 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
     start_spans_everything = start.shape[1] >= len(covariance)
     if start_spans_everything:
         return decompose_covariance(covariance, limits)
-    W = orthonormalise(covariance @ _normalise_columns(start))
+    unit_columns = _normalise_columns(start)  # otherwise the product of small numbers could underflow
+    W = orthonormalise(covariance @ unit_columns)
     # For an eigenvector u of WᵀΣW, Wu is an axis.
     variance, U = _leading_eigenvectors((W.T @ (covariance @ W)).astype(np.float64, copy=False), limits.columns)
     return np.ascontiguousarray(W @ _scale_axes(U, variance, limits).astype(W.dtype, copy=False))
@@ -77,7 +79,7 @@ def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array 
     XS = (X.T @ S).astype(np.float64)
     symmetric_XS = (XS + XS.T) / 2
     eigenvalues, U = _leading_eigenvectors(symmetric_XS, len(XS))
-    rounding = max(limits.rounding, _ROUNDING * np.finfo(S.dtype).eps)
+    rounding = max(limits.smallest_variance_share, _ROUNDING * np.finfo(S.dtype).eps)
     largest_eigenvalue = eigenvalues[-1]  # the eigenvalues are ascending
     is_kept = eigenvalues > rounding * largest_eigenvalue  # smaller ones are rounding, which Λ^−½ would magnify
     J = S @ (U[:, is_kept] / np.sqrt(eigenvalues[is_kept])).astype(S.dtype)  # 3.
