@@ -78,6 +78,13 @@ def test_a_value_that_is_not_a_number_is_refused(client: Client, wrong: Any, tex
     assert text in error
 
 
+@pytest.mark.parametrize("endpoint", ["project", "score", "reconstruct"])
+def test_a_result_that_is_too_large_is_of_the_records(client: Client, endpoint: str) -> None:
+    huge = dict.fromkeys(NAMES, 1e300)
+    refused = client.post(f"/v1/{endpoint}", json={"version": 20, "records": [RECORDS[0], huge]})
+    assert read_error(refused, 422).startswith("records[1] holds values too large")
+
+
 def test_an_absent_name_is_a_missing_entry_where_the_model_fills_missing_entries(client: Client) -> None:
     null = {name: None if name == NAMES[1] else 1.5 for name in NAMES}
     absent = {name: value for name, value in null.items() if value is not None} | {"other": "x"}

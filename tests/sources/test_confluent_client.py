@@ -20,7 +20,7 @@ from streampca.errors import NoBrokerError, SourceError
 from streampca.formats.record import headers_of, timestamps_of, values_of
 from streampca.settings.commands import WorkerSettings
 from streampca.sources.base import TopicDescription
-from streampca.sources.broker_errors import BrokerErrors
+from streampca.sources.broker_errors import BrokerErrors, TopicError
 from streampca.sources.confluent import connection, transactions
 from streampca.sources.confluent.admin import ConfluentAdmin
 from streampca.sources.confluent.batch import ConfluentBatch
@@ -256,3 +256,25 @@ def test_no_broker_is_said_to_answer_only_if_none_does(
         text = refusal(kind, ask, 0.2)
         assert ("no broker answers" in text) is not are_others_answering
         assert ("a broker cannot be reached" in text) is are_others_answering
+
+
+NO_TOPIC, NO_ANSWER = TopicError("there is no topic t"), TimeoutError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "kind"),
+    [(NO_TOPIC, NO_TOPIC, TopicError), (NO_ANSWER, NO_TOPIC, TopicError), (NO_TOPIC, NO_ANSWER, NoBrokerError)],
+)
+def test_the_newest_answer_tells_a_missing_topic_from_an_outage_also_if_both_times_are_over(
+    monkeypatch: pytest.MonkeyPatch, first: Exception, then: Exception, kind: type[SourceError]
+) -> None:
+    asking = connection.ConfluentConnection(SETTINGS, "t")
+    errors = iter([first])
+
+    def ask(timeout_s: float) -> TopicDescription:
+        raise next(errors, then)
+
+    monkeypatch.setattr(asking, "_ask_for_topic", ask)
+    with pytest.raises(SourceError) as caught:
+        asking.require_topic(0.3, 0.3)
+    assert type(caught.value) is kind
