@@ -259,8 +259,8 @@ class Assignment(Generic[P]):
     def _do_restore_step(self) -> None:
         """Do one step of the running attempt, if there is one, and begin to read the partitions that it has restored.
 
-        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one. If the
-        store is still foreign after its countdown, raise `ForeignStoreError` instead: see `_continue_restore`.
+        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one. If it
+        fails because the group saves to another store, and the countdown for this is over, raise `ForeignStoreError`.
         """
         if self._restore_attempt is None:
             return

@@ -73,9 +73,8 @@ class InFlight(Generic[R]):
         self._new_future = new_future
         self._tasks: deque[_Task] = deque()  # to decode, and to learn or project, in the order of submission
         self._queues: dict[int, PartitionQueue] = {}  # by partition; a queue runs the partition's tasks in order
-        # By partition: the future of its newest work task, while this task is in flight. The next work task of the
-        # partition continues from the result of this future. Without a future, it continues from what the loop has,
-        # such as a fold.
+        # By partition: the future of its newest work task, until the loop handles the result. The next work task of the
+        # partition starts from this result. Without one, it starts from the loop's own state, such as a fold.
         self._newest_work: dict[int, Future[R]] = {}
 
     def poll(self, source: Source, timeout_s: float) -> Sequence[Event]:
@@ -102,18 +101,18 @@ class InFlight(Generic[R]):
     ) -> None:
         """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
 
-        If the result of the partition's previous work task is still in flight, the function gets this result, and
-        continues from it. Otherwise it gets None, and continues from what the loop has now, such as a fold.
+        If the loop has not handled the result of the partition's previous work task yet, the function gets this result,
+        and starts from it. Otherwise it gets None, and starts from the loop's own state, such as a fold.
         """
-        previous_work = self._newest_work.get(partition)  # None: no result of the partition is in flight
+        previous_work = self._newest_work.get(partition)  # None: all results were handled or dropped
 
-        def continue_previous_work() -> R:
+        def start_from_previous_result() -> R:
             # The previous task has ended. If it has failed, this raises its error again.
             previous_result = None if previous_work is None else previous_work.result()
             return function(previous_result)
 
         task = _Task(partition, nbytes, self._new_future(), handle)
-        self._submit(task, continue_previous_work)
+        self._submit(task, start_from_previous_result)
         self._newest_work[partition] = task.future
 
     def handle_ended(self) -> None:
@@ -133,7 +132,7 @@ class InFlight(Generic[R]):
         """Drop what is in flight of these partitions, which will be read again."""
         self._tasks = deque(task for task in self._tasks if task.partition not in partitions)
         for partition in partitions:
-            self._newest_work.pop(partition, None)  # the next work task then continues from what the loop has
+            self._newest_work.pop(partition, None)  # the next work task then starts from the loop's own state
             queue = self._queues.pop(partition, None)
             if queue is not None:
                 queue.clear()  # otherwise its waiting functions would still run, though nobody needs their results
@@ -174,10 +173,8 @@ class InFlight(Generic[R]):
                 self.drop_decodings(task.partition)
                 self.finish(task.partition)
             raise
-        # `task.handle` below gives the result to the loop. If this was the newest work task of its partition, remove
-        # its future, since the next work task continues from what the loop then has.
         is_newest_work = self._newest_work.get(task.partition) is task.future
-        if is_newest_work:
+        if is_newest_work:  # `handle` below puts the result into the loop's state, from which the next work then starts
             del self._newest_work[task.partition]
         if isinstance(task, _Decoding) and isinstance(result, Vectors):
             self._decode_rest(task, decoded=result)  # does nothing if all records were decoded

@@ -224,13 +224,13 @@ class MemberState(NamedTuple):
     def _find_changed_causes_of_tick(self, status: SourceStatus, saving: Saving) -> Mapping[ProblemKey, str]:
         """Return the causes of the two problems that a tick of the loop shows: no broker answers, saving has stopped.
 
-        The cause is `_ENDED` if the tick shows that there is no such problem, also if there never was one. A problem
-        that the tick does not change may be left out.
+        The cause is `_ENDED` if there is no such problem now, also if there never was one. A problem that the tick does
+        not change may be left out.
         """
         causes: dict[ProblemKey, str] = {}
         if status.connected:
             causes[NO_BROKER_ANSWERS] = _ENDED
-        elif self.was_ever_assigned:
+        elif self.was_ever_assigned:  # a member that starts may not have connected yet, which is not a problem
             causes[NO_BROKER_ANSWERS] = f"{NO_ANSWER}: {status.cause}" if status.cause else NO_ANSWER
         had_stopped = SAVING_HAS_STOPPED in self.problems
         if not saving.overdue_s:  # no save is overdue

@@ -33,7 +33,7 @@ class NameCheck:
             self._records_left -= len(batch.decoded.indices)
 
     def find_warning(self, now: float) -> str:
-        """Return a warning that lists the names in the setting `field` without a number in any record so far.
+        """Return a warning that lists those names in the setting `field` for which no record so far had a number.
 
         Return "" if there are no such names, or if too few records were read to say so. `now` is in monotonic seconds.
         """

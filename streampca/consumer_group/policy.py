@@ -102,7 +102,7 @@ class MemberPolicy:
     def _describe_lost_records(self, event: OutOfRange) -> str:
         """Say why the log does not hold the next record, and what to do. See the cases of `choose_resume_offset`."""
         where = f"partition {event.partition} of {self.topic}: offset {event.position}"
-        if event.diverged is not None:  # replaced: at this offset, the log holds another record now
+        if event.diverged is not None:  # replaced: the log was truncated below the position, and has grown again
             return (
                 f"{where} follows records that are not in the log any more: the log was cut at offset "
                 f"{event.diverged} or before and has grown again, so records that were read are gone and others were "

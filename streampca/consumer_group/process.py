@@ -50,9 +50,9 @@ class Process(NamedTuple):
                 time.sleep(_RETRY_S)
 
     def _try_step(self, step: Step) -> bool:
-        """Do a step, and return whether it is done. If a later attempt may succeed, report why it is not."""
+        """Do a step, and return whether it is done. If it fails, but a later attempt may succeed, report the error."""
         try:
-            finding = step.attempt()
+            finding = step.attempt()  # a sentence on what was found, for the log
         except CertificateError:  # waiting does not help
             raise
         except (StoreBusyError, NoBrokerError, TimeoutError) as error:

@@ -176,7 +176,8 @@ class Checkpoints:
     def _remember_loaded(self, partition: int, offset: int, error_by_offset: Mapping[int, Exception]) -> None:
         """Remember for `save` the checkpoint that was loaded. Remember and log the newer ones that are damaged."""
         for failed_offset, error in error_by_offset.items():
-            was_deleted = isinstance(error, FileNotFoundError)  # after it was listed
+            # A checkpoint that was deleted between listing and loading it is not damaged.
+            was_deleted = isinstance(error, FileNotFoundError)
             if failed_offset > offset and not was_deleted:
                 self._memory.found_damaged.add((partition, failed_offset))
                 file = self._path(partition, failed_offset)

@@ -134,8 +134,8 @@ class DirectoryStore(Store):
 
         Raises `StoreError` if the store has disappeared.
         """
-        # This line stands before `is_dir`. Otherwise another thread could create the folder between the two lines: then
-        # `exists` is False and `has_existed` is True, as if the folder had disappeared.
+        # This line stands before `is_dir`: in the other order, a folder that another thread creates between the two
+        # lines would seem to have disappeared.
         has_existed = folder in self._listed_folders or folder in self._made_folders
         exists = folder.is_dir()
         if exists and not self._must_flush_name(folder):

@@ -184,8 +184,9 @@ def choose_version_to_delete(versions: Collection[int], keep: int) -> int | None
     if len(versions) <= keep:
         return None
     newest_first = sorted(versions, reverse=True)
-    newest_kept = max(min(_NEWEST_KEPT, keep), 1)
-    indices_between = range(newest_kept, len(newest_first) - 1)  # the oldest version has only one neighbour
+    newest_kept = min(_NEWEST_KEPT, keep)
+    # Versions with two neighbours: not the newest, also if `keep` is 0, and not the oldest.
+    indices_between = range(max(newest_kept, 1), len(newest_first) - 1)
     if not indices_between:
         return newest_first[-1]  # only the oldest version may be chosen
     ages = [newest_first[0] - version for version in newest_first]  # in messages

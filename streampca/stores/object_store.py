@@ -123,10 +123,9 @@ class ObjectStore(Store):
 
         If this takes several requests, it is not atomic: two processes may both get True.
         """
-        was_created: bool | None = None  # None: one request cannot create the object
-        if len(data) <= _PART_BYTES:
-            was_created = self._create_in_one_request(name, data)
-        if was_created is None:
+        fits_in_one_request = len(data) <= _PART_BYTES
+        was_created = self._create_in_one_request(name, data) if fits_in_one_request else None
+        if was_created is None:  # the object is too large, or the server does not support such a request
             was_created = self._write_unless_found(name, data)
         if self._listing is not None:  # also if another process has uploaded the object
             self._listing.add(name, len(data))

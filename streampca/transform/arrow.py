@@ -45,7 +45,7 @@ class ArrowPacker:
         bytes_of_row = bytes_of_input[input_of_row] + _measure_fields(projected.fields) + _ROW_BYTES
         # `template % offset` is the header's value, such as {"model_version":1,"partition":0,"offset":7,…}.
         template = make_origin_template(projected)
-        # The rest of the largest output record is left for the schema and the header.
+        # The rows may take only a share of `max_record_bytes`: the schema and the header need the rest.
         max_bytes_of_rows = int(min(self._target_message_bytes, max_record_bytes * _SHARE_FOR_ROWS))
         for row_slice in _split_rows(bytes_of_row, max_bytes_of_rows):
             input_indices = input_of_row[row_slice]

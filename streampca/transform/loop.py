@@ -73,11 +73,11 @@ class Transformer(MemberLoop):
         self._positions = self._assignment.progress  # of the partitions that this member has restored and still owns
         # Whether this member, or one before it, has accepted a vector. If so, many rejects do not stop the member.
         self._has_accepted_vector = False
-        # The next three attributes describe the open transaction. By partition: the position that it commits, which is
-        # after its last record, or the start of a new partition. Without positions, no transaction is open.
+        # By partition: the position that the open transaction commits, which is after its last record, or the start of
+        # a new partition. Empty if no transaction is open.
         self._positions_to_commit: dict[int, Position] = {}
-        self._counts = Counter[str]()  # of the transaction's records, by outcome; "all": of all its records
-        self._transaction_began_at = 0.0  # monotonic seconds
+        self._counts = Counter[str]()  # of the open transaction's records, by outcome; "all": of all its records
+        self._transaction_began_at = 0.0  # of the open transaction; monotonic seconds
         self._next_topic_check_at = 0.0
 
     def _leave(self) -> None:
@@ -154,7 +154,7 @@ class Transformer(MemberLoop):
                 self._release(partitions, lost=True)
             case OutOfRange():
                 self._in_flight.finish(event.partition)  # writes the records of lower offsets first
-                self._require_same_topic()  # raises if the topic was created again: then it has lost no records
+                self._require_same_topic()  # raises if this is a new topic of the same name, which has lost nothing
                 self._assignment.skip_lost_records(event)
 
     def _project(self, batch: Vectors) -> None:
@@ -183,7 +183,7 @@ class Transformer(MemberLoop):
         replaced_timestamps = self._send(transformed, rejects)
         self._counts.update(
             all=transformed.input_record_count,  # every record of the batch
-            # Records with vectors, rejected records and deletes. An empty list of vectors is none of these.
+            # Records with vectors, rejected records and deletes. A record with an empty list of vectors is left out.
             read=batch.count,
             written=transformed.output_record_count,
             rejected=len(batch.decoded.rejects),
@@ -252,7 +252,7 @@ class Transformer(MemberLoop):
         self._report_end("committed", seconds=time.perf_counter() - started)
 
     def _end_resending_if_all_committed(self) -> None:
-        """If all records of refused transactions are committed, replace only timestamps that the topic does not keep.
+        """If all records of refused transactions are committed, replace no more timestamps than before the refusal.
 
         After brokers have refused a transaction, its records are sent again with more of their timestamps replaced.
         """
@@ -309,26 +309,27 @@ class Transformer(MemberLoop):
             raise TimeoutError("the member stops")
 
     def _restore(self, partitions: Collection[int]) -> Generator[Mapping[int, Position], None, None]:
-        """Yield the positions at which partitions continue, without partitions that the output topic lacks.
+        """Yield the positions at which partitions continue. Partitions that the output topic lacks are left out.
 
-        `Assignment` calls this, and accepts that partitions are restored one after another, so this is a generator. But
-        it yields only once, since all positions are found together.
+        This is a generator, since `Assignment` can take partitions one after another. But it yields only once, since
+        all positions are found together.
 
         Raises `TimeoutError` if a retry can help. Each step may take long, so between steps, `TimeoutError` is also
         raised if the member is to stop.
         """
         self._raise_if_stopping()
         self._transactions.recover()  # ends the transaction of an earlier process, so that its offsets are final
+        # Somebody may have changed the size limit of the output topic.
         self._output_limit = self._output_limit.with_options(self._transactions.topic_configs())
         self._raise_if_stopping()
         writable = self._find_writable(partitions)
         self._raise_if_stopping()
         has_earlier_partitions = len(self._positions) > 0
         if has_earlier_partitions:
-            self._require_same_topic()  # in a new topic, their positions mean other records
+            self._require_same_topic()  # in a new topic of this name, the positions would mean other records
         else:
-            # The topic may be a new one of this name, to which the settings may not fit. So, as after a start, the
-            # member ends if all first records are rejected.
+            # This may be a new topic of the same name, which the settings do not fit: end the member if all its first
+            # records are rejected, as after a start.
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 

@@ -68,9 +68,8 @@ class CurrentModel:
 
         Raises `InputError` or `SettingsError` if the model does not fit the outputs or the settings.
         """
-        # `fixed_version` stays None if the settings ask for the newest model. For a pin, the first load sets it.
         has_loaded_fixed_version = self._model is not None and self.fixed_version is not None
-        if has_loaded_fixed_version:  # this model stays in use, even if a pin moves
+        if has_loaded_fixed_version:  # the settings name a version or a pin: its model stays, even if the pin moves
             return ""
         try:
             model = self._load()
@@ -92,7 +91,7 @@ class CurrentModel:
         """
         try:
             if self._pin_name and self.fixed_version is None:
-                self.fixed_version = look_up_pin(self._pin_name, self._pins())
+                self.fixed_version = look_up_pin(self._pin_name, self._pins())  # from now on, even if the pin moves
             return self._cache.get(self.fixed_version)
         except (UnknownVersionError, UnknownPinError) as error:
             raise InputError(str(error)) from None

@@ -82,7 +82,7 @@ class OutputFields:
         return {name: values[rows] for name, values in fields.items()}
 
     def _compute(self, published: PublishedModel, vectors: Array) -> Fields:
-        """Return the fields of vectors (n, d); n is a multiple of `GEMM_ROWS`."""
+        """Return the fields of vectors (n, d), which fill whole tiles: n is a multiple of `GEMM_ROWS`."""
         projected = published.project(vectors)
         fields: dict[str, NDArray[Any]] = {}
         names = list(self.emitted)

@@ -80,11 +80,10 @@ class Outputs:
         """Return the records of a batch that get outputs, with their fields; None if no record gets an output."""
         if len(batch.decoded.indices) == 0:
             return None
-        offsets = offsets_of(batch.records)[batch.decoded.indices]
+        offsets = offsets_of(batch.records)[batch.decoded.indices]  # of the records that hold vectors
         counts = batch.decoded.counts
-        # Vectors are multiplied in tiles, and how a vector is rounded depends on its row in the tile. This row must not
-        # depend on the records around it. So a record with a single vector gets the row offset % 32, and a record that
-        # may have several vectors gets tiles of its own.
+        # How a vector is rounded depends on its row in a tile, so the row must not depend on the records around it. A
+        # single vector gets the row offset % 32, and a record that may have several vectors gets tiles of its own.
         may_have_several_vectors = self.codec.is_batch  # in this format, any record may have several
         have_own_tiles = (counts > 1) | may_have_several_vectors
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)

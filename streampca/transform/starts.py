@@ -83,6 +83,7 @@ class StartFinder:
             without_offset = without_offset_now
         # All outputs must have the same shape, which is the numbers of components and dimensions.
         refuse_other_outputs(self.topic, topic_id, committed, self.check_metadata)
+        # For this reason, one member begins first, and its outputs decide the shape.
         self._refuse_to_begin_before_owner_of_lowest_partition(partitions, committed)
         uncommitted = self._choose_starts(without_offset, last_transformed)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=uncommitted)

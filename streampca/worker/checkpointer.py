@@ -66,7 +66,8 @@ def check_before_joining(
     folds: dict[int, Fold] = {}
     unreadable: list[StoreError] = []
     for partition, load in _prepare_loads(stored, load_all=check_all):
-        # A backfill is kept under a partition number of its own. One readable checkpoint of each kind is enough.
+        # Without `check_all`, skip the rest of the partitions, or of the backfills, once one of them was checked. A
+        # backfill has a partition number of its own.
         is_kind_checked = any(is_backfill(other) == is_backfill(partition) for other in folds)
         if is_kind_checked and not check_all:
             continue
@@ -80,8 +81,9 @@ def check_before_joining(
         if checkpoint is not None:
             # Raises if other settings or another topic were learned.
             folds[partition] = checkpoint.adapt_to(config, topic_id).fold
-    must_report_unreadable = check_all or not folds  # without `check_all`, one readable checkpoint is enough
-    if unreadable and must_report_unreadable:
+    is_any_readable = len(folds) > 0
+    # Without `check_all`, an unreadable checkpoint is ignored if any other one was readable.
+    if unreadable and (check_all or not is_any_readable):
         raise unreadable[0]
     return folds
 

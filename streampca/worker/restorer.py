@@ -131,7 +131,7 @@ class Restorer:
             self._topic.read_id()
         committed = self._group_store.read_committed()
         comparison = yield from self._run_in_thread(partial(compare_store, self._checkpoints, committed))
-        self._group_store.note_assignment(comparison, partitions)  # warns of offsets that other tools have set
+        self._group_store.note_assignment(comparison, partitions)  # also warns of offsets of other tools
         if has_restored_none and self._topic.names is None:
             yield from self._read_names_of_backfill(comparison.stored)
         return comparison
@@ -244,13 +244,14 @@ class Restorer:
         """
         # If the newest model contains a partition without a checkpoint, the checkpoint was lost. Such a partition must
         # not begin: the next model would lack what the newest model has learned of the partition.
-        why_missing = find_partitions_behind_model(newest_model, offsets, self._topic.id)
-        missing_backfills = [number for number in why_missing if is_backfill(number)]
-        if self._start == "backfill" and missing_backfills:
-            # Each partition begins where the backfills end, so no partition can begin if a backfill is missing.
-            why_first_missing = why_missing[missing_backfills[0]]
-            return dict.fromkeys(partitions, why_first_missing)
-        return {partition: why for partition, why in why_missing.items() if partition in partitions}
+        # By partition or backfill: why it is behind the model. Its checkpoints are lost, or older than the model.
+        why_behind = find_partitions_behind_model(newest_model, offsets, self._topic.id)
+        backfills_behind = [number for number in why_behind if is_backfill(number)]
+        if self._start == "backfill" and backfills_behind:
+            # Each partition begins where the backfills end, which is not known if a backfill's checkpoint was lost.
+            why_first_behind = why_behind[backfills_behind[0]]
+            return dict.fromkeys(partitions, why_first_behind)
+        return {partition: why for partition, why in why_behind.items() if partition in partitions}
 
     def _make_empty_folds(
         self, partitions: Sequence[int], backfills: Sequence[Checkpoint], comparison: StoreComparison
@@ -277,7 +278,8 @@ class Restorer:
     ) -> dict[int, int]:
         """Return start offsets of new partitions. A partition without a start begins at its earliest record.
 
-        An earlier owner may have committed where a partition begins. Otherwise, the setting `start` decides.
+        An earlier owner may have committed where a partition begins. Otherwise, the setting `start` decides: with
+        "backfill", a partition begins where the backfills end.
         """
         starts = {partition: committed_starts[partition] for partition in partitions if partition in committed_starts}
         undecided = [partition for partition in partitions if partition not in starts]
