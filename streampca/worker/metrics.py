@@ -165,7 +165,7 @@ class WorkerMetrics(MemberMetrics):
             case PartitionStalled(partition, lag):
                 self._record(label=partition, stalled=1, consumer_lag_messages=lag)
             case OffsetsSkipped(_, position, to):
-                self._record(offset_gap_messages=to - position)
+                self._record(offset_gap_messages=max(to - position, 0))  # a counter refuses a negative number
             case RestoreFailed():
                 self._record(restore_failures=1)
             case RestoreBegun():  # once for each assignment; `PartitionsAssigned` comes when partitions are restored
