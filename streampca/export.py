@@ -27,7 +27,8 @@ streampca (double[n, {d}] vectors) => (double[n, {k}] coordinates, double[n] res
     residual = ReduceSumSquare <keepdims = 0> (difference, along)
 }}
 """
-# The vectors are centred by one of these two texts: the second is for a model with a scale.
+# The vectors are centred by one of these two texts: the second is for a model with a scale, or with dimensions that
+# were never seen.
 _CENTRE = "centred = Sub ({vectors}, mean)"
 _STANDARDIZE = "deviation = Sub ({vectors}, mean) centred = Mul (deviation, scale)"
 # In the vectors `before`, NaN replaces each entry that is one of the missing values in this precision:
@@ -62,7 +63,8 @@ def to_onnx(published: PublishedModel) -> bytes:
     centring_text = _CENTRE
     if model.scale is not None or model.seen is not None:
         centring_text = _STANDARDIZE
-        # `model.D` has the factor that standardises each dimension. A dimension that was never seen gets the factor 0.
+        # `model.D` has the factor that standardises each dimension, or 1 if the model does not standardise. A dimension
+        # that was never seen gets the factor 0, so that its entries do not count.
         constants["scale"] = model.D if model.seen is None else model.D * model.seen
     missing_to_nan = _make_missing_to_nan(published.missing_values)
     constants |= missing_to_nan.constants
@@ -104,8 +106,8 @@ def _make_missing_to_nan(missing: MissingValues) -> _MissingToNan:
         "last": np.array([2]),
         "nan": np.array(np.nan),
     }
-    # An entry is missing if it equals a missing value exactly, or after both were rounded to the model's type. So there
-    # is a step in float64, then a step in the model's type, which takes the output of the first step.
+    # An entry is compared with the missing values in float64, then in the model's type. In float32, the entry
+    # float32(0.1) equals the missing value 0.1; and 1e300 is too large for float32, so it is found only in float64.
     for precision in dict.fromkeys(("float64", missing.dtype)):
         text += _MISSING_TO_NAN.format(
             before=name_of_vectors,
@@ -157,16 +159,16 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     centred = OnnxSub(vectors, estimator.mean_.astype(dtype), op_version=opset)
     if estimator.scale_ is not None:
         centred = OnnxDiv(centred, estimator.scale_.astype(dtype), op_version=opset)
-    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=operator.outputs[:1])
+    coordinates = OnnxMatMul(centred, axes.astype(dtype), op_version=opset, output_names=[operator.outputs[0]])
     coordinates.add_to(scope, container)  # with all operations from the input to the coordinates
 
 
 def _replace_missing_values(vectors: Any, estimator: Any, dtype: Any, opset: int) -> Any:
     """Return the operations that replace an estimator's missing values in vectors of this dtype by NaN.
 
-    An entry is missing if it equals a missing value that is rounded to this dtype. An estimator with float32 also
-    rounds vectors of float64. So their entry is also missing if it equals a missing value after both were rounded to
-    float32.
+    An entry is missing if it equals a missing value that is rounded to this dtype. An estimator with float32 rounds
+    float64 vectors to float32. An entry of such a vector is also missing if the rounded entry equals a rounded missing
+    value.
     """
     from onnx.helper import np_dtype_to_tensor_dtype
     from skl2onnx.algebra.onnx_ops import OnnxCast, OnnxEqual, OnnxWhere

@@ -127,7 +127,7 @@ def on_dask(scheduler: str) -> Engine:
     """
     from dask import distributed
 
-    dask: Any = distributed
+    dask: Any = distributed  # Any, since its functions have no types, so mypy would refuse calls
 
     def fold_chunks(chunks: Mapping[str, Chunk], plan: BackfillPlan) -> Parts:
         """Fold the chunks on the workers of the cluster, and yield their parts."""

@@ -181,9 +181,9 @@ class _StoredBackfill:
 def _join_rejects(tables: Sequence[Any]) -> Any:
     """Return the tables of rejected rows as one table.
 
-    Rows may hold arrays, whose elements are read by index. An element may also have a name: the sensor `temp` may have
-    the index 0. The metadata of each table say which index each name had in the rows of a chunk. The metadata of the
-    joined table say this for all chunks, with a warning if a name has different indices in some rows.
+    If rows hold arrays such as [{"id": "temp", "value": 20.5}, …], the metadata of a table say which index each named
+    element had in the rows of a chunk: here `temp` has the index 0. The metadata of the joined table say this for all
+    chunks, with a warning if a name has different indices in some rows.
     """
     element_indices = ElementIndices()
     for table in tables:

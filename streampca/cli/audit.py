@@ -113,7 +113,7 @@ def choose_checkpoints(
 def _learn_again(
     settings: WorkerSettings, config: WorkerConfig, fold: Fold, partition: int, start: int, end: int
 ) -> tuple[Fold, int]:
-    """Learn the records from `start` to before `end` again, as a worker has.
+    """Learn the records from `start` to before `end` again, in the same way as a worker.
 
     `fold` is the fold at `start`. Returns the fold at `end`, and the number of records.
     """
@@ -122,18 +122,18 @@ def _learn_again(
         closing(open_reader(settings, settings.topic)) as reader,
         threadpool_limits(1),  # for the same bits as from a worker
     ):
-        kept_records = _read_kept_records(reader, partition, start, end)
-        while records := list(itertools.islice(kept_records, _BATCH_RECORDS)):
+        remaining_records = _read_remaining_records(reader, partition, start, end)
+        while records := list(itertools.islice(remaining_records, _BATCH_RECORDS)):
             batch = config.codec.decode_batch(records, next_offset=records[-1].offset + 1)
             fold, _losses = fold.take(batch, config.fold)
             count += len(records)
     return fold, count
 
 
-def _read_kept_records(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
+def _read_remaining_records(reader: TopicReader, partition: int, start: int, end: int) -> Iterator[Record]:
     """Yield the records from `start` to before `end` that the topic still has.
 
-    Retention may have deleted the first ones.
+    Retention may have deleted the first of these records.
     """
     if partition in reader.log_bounds:  # for any other partition, `read_between` raises
         earliest, _high_watermark = reader.log_bounds[partition]

@@ -49,8 +49,8 @@ def run(
     chunks = chunks_of(sources)
     plan = _make_plan(settings, file_options, timestamp_column, until, backfill_number)
     store = open_store(settings.store)
-    plan, first_file = add_names_of_dimensions(store, plan, chunks)
-    print_notes(first_file)
+    plan, first_file = add_names_of_dimensions(store, plan, chunks)  # the first file may have the names
+    print_notes(first_file)  # what was guessed about the file, such as its separator
     with progress("learning", len(chunks)) as update:
 
         def show_progress(done_count: int) -> None:
@@ -62,10 +62,9 @@ def run(
 
         parquet.write_table(rejected_rows, rejects)
     _print_history(checkpoint)
-    # If `field` reads elements of arrays, an element such as {"id": "temp", …} may have moved within its array. The
-    # metadata of the table `rejected_rows` say at which indices each element was found, also in rows that were learned.
+    # The backfill saves the indices of array elements in all rows as metadata of the table of rejected rows.
     element_indices = decode_element_indices(rejected_rows)
-    print_warning(element_indices.warning)  # "" if no element has moved between rows
+    print_warning(element_indices.warning)  # if an element, such as {"id": "temp", …}, has moved within its array
     about_learning = _describe_learned(checkpoint, settings.store)
     about_model = _publish(settings, store, plan.fold_config)
     where_workers_begin = f"at {until}" if until else "at the earliest record"

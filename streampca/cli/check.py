@@ -40,9 +40,10 @@ def run(options: Options) -> int:
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
         warnings += _warn_of_open_port(command, settings)
-    # `explain` has reported the environment variables that resemble a setting, since they are probably misspelt. Now
-    # report the other variables STREAMPCA_… that are not a setting of any command.
-    mistakes += [f"{variable} is not a setting" for variable in list_foreign_variables(collect_fields(Settings))]
+    # Of the environment variables that are not settings, `explain` has reported only those that resemble a setting,
+    # which are probably misspelt. Report the rest.
+    foreign_variables = list_foreign_variables(collect_fields(Settings))
+    mistakes += [f"{variable} is not a setting" for variable in foreign_variables]
     _print_result(warnings, mistakes)
     return 2 if mistakes else 0
 

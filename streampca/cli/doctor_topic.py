@@ -54,7 +54,7 @@ def _suggest_float32(codec: Codec, decoded: Decoded) -> str:
     # Records of other formats do not say the type of their numbers.
     if codec.format not in _FORMATS_WITH_TYPES:
         return ""
-    dtype_of_learning = codec.judge.dtype
+    dtype_of_learning = codec.judge.dtype  # the judge checks vectors, and converts them to this type
     if dtype_of_learning == "float32":
         return ""
     as_float32 = decoded.vectors.astype(np.float32)
@@ -294,7 +294,7 @@ class TopicChecks:
         return f"{max(age_s, 0.0):,.0f} s old"
 
     def _describe_vectors(self, codec: Codec, decoded: Decoded) -> str:
-        """Return, for the end of a finding, the range of the numbers, and what may be wrong with the vectors."""
+        """Return the range of the numbers, and what may be wrong with the vectors, as the end of a sentence."""
         text = _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
         if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
             text += _warn_of_dominant_variance(codec, decoded)

@@ -142,6 +142,7 @@ def _make_published_model(
     no covariance. And it has `known`: for which share of the weight each entry, or each pair of entries, was known.
     """
     published = merged.make_published_model(fold_config, scores_builder.histograms, time.time())
+    # The covariance is saved relative to the total variance, which the model itself holds.
     covariance_or_axes = axes.compute_covariance_or_axes(merged.state, published.model.total_variance)
     return replace(published, covariance_or_axes=covariance_or_axes, known=merged.state.known)
 

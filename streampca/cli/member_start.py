@@ -98,7 +98,10 @@ class MemberStart(ABC):
         return f"{self.settings.topic} has {count} partitions; its id is {shown_id}"
 
     def _find_dead_letter_topic(self) -> str:
-        """Check that the dead-letter topic, if it is set, may be written to and is not compacted. Returns a finding."""
+        """Check that the dead-letter topic, if it is set, may be written to and is not compacted.
+
+        Returns a sentence on what was found.
+        """
         name = self.settings.dead_letter_topic
         if name is None:
             return f"none; on_bad_record is {self.settings.on_bad_record}"

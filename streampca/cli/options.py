@@ -151,6 +151,7 @@ def read_settings(class_name: str, options: Options, *, logs_errors: bool = Fals
     With `logs_errors`, unknown environment variables are logged, and an error in the block is logged and ends the
     process with an exit code.
     """
+    # Imported only when a command runs, since these modules are slow to import, and `--help` does not need them.
     from streampca.process import start
     from streampca.settings import commands
 
@@ -194,7 +195,7 @@ def command(
     def add_command(function: Callable[..., None]) -> None:
         """Add `function` as a command."""
         first_parameter, *own_parameters = inspect.signature(function).parameters.values()
-        annotation = first_parameter.annotation
+        annotation = first_parameter.annotation  # `Options` itself, or the name of a settings class as a text
         wants_raw_options = annotation is Options
 
         @functools.wraps(function)
@@ -204,7 +205,7 @@ def command(
             if wants_raw_options:
                 function(options, **arguments)
                 return
-            # The annotation is the name of a class. `read_settings` imports the class, which is slow, only now.
+            # `read_settings` imports the class, which is slow, only now.
             settings_class_name = annotation
             with read_settings(settings_class_name, options, logs_errors=logs_errors) as settings:
                 function(settings, **arguments)

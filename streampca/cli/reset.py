@@ -143,8 +143,9 @@ def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> Non
 
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         require_no_members(admin, settings.group_id)
-        delete_committed_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
-        drop_learned(settings, partition, confirm, delete_committed_offset)
+        forget_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
+        # `drop_learned` calls `forget_offset` after the confirmation, and before it deletes files.
+        drop_learned(settings, partition, confirm, forget_offset)
 
 
 def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None = None) -> Mapping[int, int]:

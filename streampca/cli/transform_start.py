@@ -235,7 +235,7 @@ class TransformStart(MemberStart):
             check_metadata=self.current_model.check_metadata,
             transform_start=settings.transform_start_at,
         )
-        finding = self._read_committed_offsets()  # a sentence on how many there are
+        sentence_on_offsets = self._read_committed_offsets()
         # A partition that the output topic lacks is left out: it waits until the output topic has grown.
         partitions = [partition for partition in self.source.partitions() if partition < self.output_partitions]
         starts = self.start_finder.find(partitions)  # raises if the earlier outputs do not fit
@@ -244,4 +244,4 @@ class TransformStart(MemberStart):
             for partition, start in starts.by_partition(partitions).items()
             if start.position >= 0  # -1: nobody has read the partition yet
         }
-        return finding
+        return sentence_on_offsets

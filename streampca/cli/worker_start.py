@@ -76,7 +76,7 @@ class WorkerStart(MemberStart):
     def _compile_learning_functions(self) -> str:
         """Compile the learning functions, unless they are cached.
 
-        Returns the finding of this step, which is the same without compiling: which kernels of OpenBLAS NumPy uses.
+        Returns a sentence on which kernels of OpenBLAS NumPy uses, which is the same without compiling.
         """
 
         def log_compilation() -> None:
@@ -94,8 +94,8 @@ class WorkerStart(MemberStart):
     def _check_checkpoints(self, *, all_partitions: bool = False) -> str:
         """Check that checkpoints match the settings, the topic and the group. Returns a sentence on what was found.
 
-        Without `all_partitions`, only one partition and one backfill are checked, and counted in the sentence. Sets
-        `positions` of what was checked.
+        Without `all_partitions`, only one partition and one backfill are checked, and counted in the sentence, so that
+        the start is fast: the worker checks each partition when it is assigned. Sets `positions` of what was checked.
         """
         checked_folds = check_before_joining(
             self.checkpoints, self.config.fold, self.topic_id, self.committed, check_all=all_partitions

@@ -64,6 +64,7 @@ class _Sidecar:
             raise SidecarError(NO_ANSWER, f"{url} is not the URL of a sidecar, such as http://localhost:8000")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._url = url
+        # The names of a model's inputs, kept by the version that the caller has asked for.
         self._names_by_asked_version: dict[calls.Version, ModelNames] = {}
         self._http = self._connect(**{"base_url": url, "headers": headers, "timeout": 30.0, **options})
         is_unreachable = tenacity.retry_if_exception_type(httpx.ConnectError)

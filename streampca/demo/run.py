@@ -31,6 +31,7 @@ TOPIC = "readings"
 DEAD_LETTERS = "readings-dead-letters"
 PROJECTED = "readings-projected"
 _COMPONENTS = 8
+_SENSOR_COMPONENTS = 3  # readings of sensors follow three causes
 _UPDATE_EVERY_S = 0.5
 _PRINT_EVERY_S = 2.0
 _UPDATES_OF_RATE = 11  # the printed rate is a mean over the last five seconds
@@ -66,7 +67,7 @@ def choose_stream(file: Path | None, field: str, *, standardize: bool, sensors: 
             rows=readings,
             produce_arguments=["--synthetic"],  # sends readings of sensors if the format is json
             record_settings={"format": "json", "field": ",".join(readings.names or ())},
-            model_settings={"dimensions": readings.dimensions, "components": 3, "standardize": True},
+            model_settings={"dimensions": readings.dimensions, "components": _SENSOR_COMPONENTS, "standardize": True},
         )
     truth = LowRank()
     vectors = truth.rows()
@@ -171,7 +172,7 @@ def _list_settings(stream: Stream, addresses: _Addresses) -> dict[str, dict[str,
         "produce": kafka_settings,
         "worker": worker_settings,
         "serve": {"topic": TOPIC, "store": addresses.store, "port": addresses.port},
-        "transform": {**member_settings, "output_topic": PROJECTED, "metrics_port": 0},
+        "transform": {**member_settings, "output_topic": PROJECTED, "metrics_port": 0},  # 0: any free port
     }
 
 
@@ -211,7 +212,8 @@ class _Demo:
         self._has_output = False
         self._stream = stream
         self._rate = rate  # messages per second
-        self._learned_at: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)  # elapsed seconds, messages
+        # For the rate of learning: the elapsed seconds and the learned messages of the last updates.
+        self._recent_progress: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)
         self._next_line_s = 0.0  # when the next line of figures is printed
         self._newest_model = models.newest()
         self._has_warned = False  # of a dimension with nearly all of the variance
@@ -255,7 +257,7 @@ class _Demo:
         self._warn_of_dominant_dimension()
         # A version is the number of learned messages.
         learned_count = self._newest_model.version if self._newest_model else 0
-        self._learned_at.append((elapsed_s, learned_count))
+        self._recent_progress.append((elapsed_s, learned_count))
         self._print_first_output()
         if elapsed_s >= self._next_line_s:
             self._next_line_s = elapsed_s + _PRINT_EVERY_S
@@ -281,8 +283,8 @@ class _Demo:
             _print(f"warning: {warning}")
 
     def _compute_messages_per_second(self) -> float:
-        first_s, first_count = self._learned_at[0]
-        last_s, last_count = self._learned_at[-1]
+        first_s, first_count = self._recent_progress[0]
+        last_s, last_count = self._recent_progress[-1]
         # After the first update, both are the same: no time may have passed.
         return (last_count - first_count) / max(last_s - first_s, _UPDATE_EVERY_S)
 

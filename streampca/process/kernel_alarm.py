@@ -43,8 +43,9 @@ class KernelAlarm:
     def start(self) -> None:
         """Create the timer, which does not run before `renew` is called.
 
-        When the timer runs out, it calls the C function `alarm`, so that the kernel sends SIGALRM some seconds later. A
-        process that was stopped has these seconds to call `renew`. Then the handler of SIGALRM ends the process.
+        When the timer runs out, it calls the C function `alarm`, so that the kernel sends SIGALRM some seconds later,
+        whose handler ends the process. If the timer ran out while the process was suspended, the process has these
+        seconds to call `renew` after it continues.
         Raises `OSError` if the kernel refuses a timer.
         """
         if sys.platform != "linux":

@@ -30,14 +30,15 @@ def listen(host: str, port: int, port_setting: str) -> socket.socket:
 
 def _explain_failure(error: OSError, address: str, port_setting: str) -> SettingsError:
     """Return the error that says why nothing can listen on the address, and which setting to change."""
-    error_number = error.errno or 0
+    error_number = error.errno or 0  # 0: an error without a number
     if error_number == errno.EADDRINUSE:
         remedy = f"stop the process there or set {port_setting}, 0 for any"
     elif error_number == errno.EACCES:
         remedy = f"set {port_setting} to one above 1023"
     else:
         remedy = f"set host and {port_setting}"
-    is_unknown_host = error_number <= 0  # socket.gaierror has negative numbers
+    # The number is negative if the host cannot be resolved: `create_server` then raises OSError instead of gaierror.
+    is_unknown_host = error_number <= 0
     cause = "no such host" if is_unknown_host else os.strerror(error_number)
     return SettingsError(f"cannot listen on {address}: {cause} ({remedy})")
 

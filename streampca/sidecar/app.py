@@ -73,12 +73,12 @@ def create_app(store: Store, settings: ServeSettings, store_metrics: StoreMetric
         version=__version__,
         description=DESCRIPTION,
         servers=[{"url": "."}],  # relative, since a proxy may add a prefix to the path
-        docs_url=None,
+        docs_url=None,  # `PageEndpoints` adds a page at /docs
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
         lifespan=lifespan,
-        telemetry=_TELEMETRY_OPTIONS,  # how FastAPI uses OpenTelemetry
+        telemetry=_TELEMETRY_OPTIONS,  # one span for each request, and no metrics or logs
         # The middleware checks the token; this only documents it.
         dependencies=[Security(HTTPBearer(auto_error=False))] if tokens else [],
     )

@@ -95,7 +95,7 @@ def _read_table(content: Mapping[str, Any]) -> tuple[Any, Any]:
     if len(tables) != 1:
         raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
     table = tables[0]
-    is_split = isinstance(table, dict)  # {"columns": …, "data": rows}
+    is_split = isinstance(table, dict)  # as in dataframe_split: {"columns": …, "data": rows}
     if not is_split:
         return table, None
     if "data" not in table:

@@ -45,9 +45,10 @@ class ModelAge:
             self._confirmed_at = now
 
     def explain_too_old(self, age_s: float) -> str | None:
-        """Return why the newest model, which has this age, is too old; None if it is not too old.
+        """Return why the newest model is too old; None if it is not too old.
 
-        While running workers report that the model has learned every record, it may be of any age.
+        `age_s` is the time since this process found the model in the store. While running workers report that the model
+        has learned every record, it may be of any age.
         """
         is_confirmed_by_workers = self._clock() - self._confirmed_at < SILENT_AFTER_S
         if age_s <= self._max_age_s or is_confirmed_by_workers:

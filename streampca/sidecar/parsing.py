@@ -87,7 +87,8 @@ def parse_json_object(body: bytes, limits: Limits) -> dict[str, Any]:
     Raises `RequestError`, also if the parsed body would need too much memory.
     """
     if len(body) > SMALL_BYTES:
-        # The unit of memory is one parsed number. A container is an array, an object or a field of an object.
+        # The unit of memory is one parsed number. A container is an array, an object or a field of an object. Each row
+        # is a container, and the body has a few more.
         max_containers = limits.rows + _MAX_CONTAINERS_BESIDE_ROWS
         max_memory_in_numbers = limits.numbers + _NUMBERS_PER_CONTAINER * max_containers
         if _estimate_memory_in_numbers(body) > max_memory_in_numbers:

@@ -31,11 +31,11 @@ def run(settings: ServeSettings, store: Store, store_metrics: StoreMetrics | Non
 
     Raises `SettingsError` if the address cannot be used, and `StoreError` if the store cannot be read.
     """
-    with suppress(StoreBusyError):
+    with suppress(StoreBusyError):  # the app asks a busy store again later
         Models(store, settings.topic).versions()  # raises if the store cannot be read
     share_heap_between_threads()  # otherwise each thread's heap would keep the memory of large requests
     with prepare_process() as process:  # installs the tracer, which the app needs
-        listening = listen(settings.host, settings.port, "port")
+        listening = listen(settings.host, settings.port, port_setting="port")
         app = create_app(store, settings, store_metrics)
         tls_context = create_tls_context(settings.tls_folder)
         max_files = _lower_file_limit()

@@ -78,7 +78,7 @@ class ClientProducer(DeadLetters, ABC):
         refuse this timestamp. Return None if the error `code` of the brokers has another cause, or sending again cannot
         help.
         """
-        is_time_refused = code in INVALID_RECORD_CODES
+        is_time_refused = code in INVALID_RECORD_CODES  # a wrong timestamp is their most likely cause
         was_replaced_before = letter.time_ms is not None
         rejected_record_time_ms = read_timestamp_of_rejected(letter.headers)
         is_time_known = rejected_record_time_ms >= 0

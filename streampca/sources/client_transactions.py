@@ -140,7 +140,7 @@ class ClientTransactions(Transactions, ABC):
         return self._configs
 
     def recover(self) -> None:
-        """Start a producer, unless one is open. It ends the transaction that an earlier producer has left open.
+        """Start a producer, unless one is open. The start ends the transaction that an earlier producer has left open.
 
         Raises `TimeoutError` if a later call may succeed.
         """
@@ -148,9 +148,9 @@ class ClientTransactions(Transactions, ABC):
             return
         try:
             self._start_producer()
-        except NoBrokerError as error:
+        except NoBrokerError as error:  # raised before there is a producer
             raise TimeoutError(str(error)) from None
-        except self.client_error as error:
+        except self.client_error as error:  # raised while the producer starts
             self._drop_producer()
             error_to_raise = self._find_error_to_raise(Failure(error, self._output_topic))
             if error_to_raise is not None:

@@ -72,7 +72,7 @@ class ReplayProducer:
             except RecordRefusedError as error:
                 self._timestamps.begin_next_try(error)  # raises if another try does not help
                 self._transactions.recover()
-        self._timestamps.forget_failed_tries()
+        self._timestamps.forget_failed_tries()  # the next records again begin with the first try
         self.replaced_timestamps += replaced
 
     def close(self) -> None:
@@ -223,9 +223,9 @@ def create_replay(settings: DeadLettersSettings) -> ReplayProducer:
         settings,
         [settings.topic, settings.dead_letter_topic],
         transactional_id=f"streampca-replay-{settings.dead_letter_topic}",
-        timeout_s=_REPLAY_TIMEOUT_S,
+        timeout_s=_REPLAY_TIMEOUT_S,  # after which brokers abort the transaction
     )
-    # A replay waits longer than a member to start a producer, and to commit.
+    # The client of a replay waits longer for brokers than the client of a member.
     transactions.begin_s = _REPLAY_TIMEOUT_S / 2  # a member, too, has half as long to start as to commit
     transactions.commit_s = _REPLAY_TIMEOUT_S
     return ReplayProducer(settings.topic, transactions)

@@ -39,13 +39,14 @@ def create_writer(
 ) -> Writer:
     """Create the writer of a topic's values, and register their schema, if they have one.
 
-    With `must_register=False`, only check that the registry would accept the schema. The values that the writer then
-    makes lack the schema's id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
+    With `must_register=False`, only check that the registry would accept the schema. The values of such a writer have
+    no schema id, so they must not be sent. Raises `NoBrokerError` and `SourceError`.
     """
     schema = schema_of(format, layout)
     schema_prefix = b""  # the first bytes of each value, which hold the schema's id
     if schema is not None:
         schema_prefix = _register(settings, f"{topic}-value", schema, must_register=must_register)
+    # The enclosing names are the names of the objects that the fields are inside of.
     return writer_of(format, layout.enclosing_names, schema_prefix)
 
 

@@ -81,8 +81,8 @@ class TopicReader:
     ) -> Mapping[int, Sequence[Record]]:
         """Return at most 100 of the last wanted records of each partition.
 
-        A partition is searched backwards, in longer and longer steps, until a step finds wanted records. Only the last
-        546,100 offsets are searched. If they hold no wanted record, but the partition has earlier offsets, the
+        A partition is searched backwards, in longer and longer steps, until a step finds wanted records. Only about the
+        last 500,000 offsets are searched. If they hold no wanted record, but the partition has earlier offsets, the
         partition is left out. While a transaction is open, raises `NoBrokerError`, as for any records that cannot be
         read yet.
         """
@@ -91,7 +91,7 @@ class TopicReader:
         # Partition → the offset from which on all records were searched; at first, the end of its records.
         searched_from = dict(self._find_ends_without_open_transactions(partitions))
         # Each step ends where the step before it has begun. It leaves out partitions in which records were found.
-        for step in _STEPS:  # 546,100 offsets in all
+        for step in _STEPS:  # 100 offsets, then 400, and so on
             ends = {p: offset for p, offset in searched_from.items() if offset > earliest[p] and not found[p]}
             starts = {p: max(end - step, earliest[p]) for p, end in ends.items()}
             for partition, record in self._read_to(ends, starts, _SHORT_RECORD_TIMEOUT_S):

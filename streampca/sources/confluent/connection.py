@@ -199,7 +199,7 @@ class ConfluentConnection(ClientConnection):
             return self._read_description(request)
         except KafkaException as exception:
             self._raise_if_permanent(exception.args[0])
-            # `_explain_timeout` says whether all brokers are away, or only the broker that was asked.
+            # For the message of `_explain_timeout`: are all brokers away, or only the broker that was asked?
             self._has_any_broker_answered = self._does_any_broker_answer()
             raise TimeoutError from None
 

@@ -56,14 +56,15 @@ class ConfluentSource(ClientSource):
         # A revocation has three steps: 1. the client calls `_on_revoke`; 2. `poll` returns `Revoked`, which the worker
         # handles; 3. the next poll gives the partitions up. This is True from step 1 to step 3.
         self._is_revoking = False
-        # For each event `Assigned` that `poll` has not returned yet: the group's metadata at this assignment.
+        # For each event `Assigned` that `poll` has not returned yet: the group's metadata at this assignment. Commits
+        # need them.
         self._queued_group_metadata: deque[Any] = deque()
         # The group has given this id to this member at the last assignment. If the client's id differs from it, the
         # group has removed this member.
         self._member_id = ""
         self._next_member_check_at = 0.0  # when to compare the ids again, by time.monotonic
-        # When to ask a broker again whether anybody in the group reads the topic, by time.monotonic. Nobody does if the
-        # group's leader lacked the right to read the topic when it assigned partitions.
+        # If the group's leader may not read the topic, it assigns none of the topic's partitions, so nobody reads them.
+        # This is when to ask a broker again whether anybody does, by time.monotonic.
         self._next_group_check_at = 0.0
         self._errors: list[KafkaError] = []  # of the client, not handled yet
         self._ends_reached: dict[int, int] = {}  # partition that the last fetch has read to its end → this end
@@ -202,6 +203,8 @@ class ConfluentSource(ClientSource):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     break
+                # For more than one message, `consume` would wait until it has them all. It waits only briefly, since a
+                # rebalance does not end this wait.
                 messages = self._consumer.consume(1, min(left_s, _LONGEST_WAIT_S))
                 if messages:
                     messages += self._consumer.consume(self._max_records - 1, 0)

@@ -58,8 +58,8 @@ class ConfluentTransactions(ClientTransactions):
             "transactional.id": self._transactional_id,
             "transaction.timeout.ms": int(self._timeout_s * 1000),
             "message.max.bytes": REQUEST_BYTES,
-            # `batch_bytes` is lowered after brokers have refused a batch as too large. At 0, each record must be alone
-            # in its batch. librdkafka refuses 0, but with 1, each record is alone, too.
+            # `batch_bytes` is lowered after brokers have refused a batch as too large. 0 means that each record must be
+            # alone in its batch. librdkafka refuses 0; the smallest size that it takes, 1, has the same effect.
             "batch.size": max(self.batch_bytes, 1),
             "linger.ms": 5,
             "partitioner": "murmur2_random",  # as other clients

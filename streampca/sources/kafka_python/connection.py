@@ -69,14 +69,14 @@ def connection_options(settings: KafkaSettings) -> dict[str, Any]:
         "ssl_keyfile": settings.ssl_keyfile,
         "ssl_password": key_password(settings),
         "ssl_check_hostname": True,
-        "api_version": api_version,  # a variable of this module, which the demo sets
+        "api_version": api_version,  # None, except in the demo, which sets this variable of the module
         "client_id": settings.client_id,
         "allow_auto_create_topics": False,
         "metadata_max_age_ms": 10_000,  # how soon new partitions are seen
         "request_timeout_ms": int(_REQUEST_TIMEOUT_S * 1000),
         "reconnect_backoff_ms": 100,
         "reconnect_backoff_max_ms": 2000,
-        "metrics_enabled": False,
+        "metrics_enabled": False,  # nobody reads the metrics of the client
     }
 
 

@@ -67,8 +67,8 @@ class PatchedConnectionManager(KafkaConnectionManager):  # type: ignore[misc]  #
         """
         super().__init__(net, **configs)
         self._owner = owner
-        # When a listed broker was last found connected; at first, the time of creation. The brokers in the cluster's
-        # metadata are listed, the bootstrap servers are not.
+        # When a listed broker, one in the cluster's metadata, was last found connected; at first, the time of creation.
+        # If this is long ago, the bootstrap servers are asked, too.
         self._listed_broker_connected_at = time.monotonic()
         self.cluster.config["allow_auto_create_topics"] = False
 

@@ -166,7 +166,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         """If the topic has new partitions, let a static member join the group again, so that they are assigned.
 
         The leader of a group assigns new partitions. But a static member that leads its group and restarts does not
-        know that it leads.
+        know that it leads, so it never looks for new partitions.
         """
         partitions = self.partitions()
         is_first_poll = not self._partitions_before

@@ -65,7 +65,7 @@ class KafkaPythonProducer(ClientProducer):
         self._connection = KafkaPythonConnection(self._settings, self._topic)
         self._producer = self._connection.start(
             KafkaProducer,
-            value_serializer=_TupleToValue(),  # `_produce` passes (value,), since the client may refuse None
+            value_serializer=_TupleToValue(),  # `_produce` passes each value in a tuple
             acks="all",
             enable_idempotence=self._is_idempotent,
             max_in_flight_requests_per_connection=1,  # keeps the order
