@@ -91,15 +91,16 @@ def parse(raw: RawRequest, limits: Limits) -> Invocation:
 
 def _read_table(content: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the rows of the table in a body, and the names of its columns or None. Raises `RequestError`."""
-    tables = [content[field] for field in _TABLE_FIELDS if content.get(field) is not None]
-    if len(tables) != 1:
+    fields = [field for field in _TABLE_FIELDS if content.get(field) is not None]
+    if len(fields) != 1:
         raise invalid(f"the body must have one of {', '.join(_TABLE_FIELDS)}")
-    table = tables[0]
+    [field] = fields
+    table = content[field]
     is_split = isinstance(table, dict)  # as in dataframe_split: {"columns": …, "data": rows}
     if not is_split:
         return table, None
     if "data" not in table:
-        raise invalid("dataframe_split must have data")
+        raise invalid(f"{field} must have data")
     return table["data"], table.get("columns")
 
 

@@ -95,6 +95,7 @@ WRONG_INVOCATIONS: list[tuple[Any, str]] = [
     ({"instances": [ROW], "params": 1}, "params must be an object"),
     ({"instances": [ROW], "params": {"bais": 1}}, "unknown parameter 'bais'; known: version, basis, fields"),
     ({"dataframe_split": {"columns": []}}, "dataframe_split must have data"),
+    ({"inputs": {"a": [1]}}, "inputs must have data"),
 ]
 
 
