@@ -43,7 +43,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again, now with d: if there are d paths, each path names a dimension.
+            # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(
@@ -78,7 +78,7 @@ def _find_dimensions(tables: "_Tables", columns: Columns, path: str) -> int:
     all_row_groups = None
     for batch, _ in tables.read(columns.needed, all_row_groups):
         for i in range(len(batch)):
-            # Other texts stay bytes: decoding a text that is not UTF-8 would raise an error, though nobody needs it.
+            # Only texts in needed fields are decoded: any other text may not be UTF-8, and would raise an error.
             one_row = with_texts_as_bytes(batch.slice(i, 1), except_names=needed_names)
             d = columns.count_dimensions(row_to_dict(one_row), path)
             if d:
@@ -100,9 +100,9 @@ def choose_columns_by_schema(schema: Any, options: FileOptions, path: str) -> Co
 def read_record_batch(batch: Any, columns: Columns, vector_reader: NumberFields, progress: float) -> FileBatch:
     """Return the vectors and other columns of a record batch. `progress` is the share of the file read so far.
 
-    If a row has the array [{"id": "temp", "v": 1}, {"id": "hum", "v": 2}], the element `temp` is at index 0. The result
-    also has the reader's `element_indices`: the index of each such element in all rows so far. If an element is at
-    another index in a later row, the user is warned. Raises `VectorError` if the columns cannot hold vectors.
+    The result also has the reader's `element_indices`, which remember the index of each element of an array, such as 0
+    for `temp` in [{"id": "temp", "v": 1}, {"id": "hum", "v": 2}]. If an element is at another index in a later row, the
+    user is warned. Raises `VectorError` if the columns cannot hold vectors.
     """
     return FileBatch(
         row_vectors=vectors_in(batch, vector_reader),

@@ -328,10 +328,10 @@ def refuse_remaining_wildcards(columns: Columns, file: str) -> None:
     where no names are shown. A schema does not tell the names in a map or a JSON text, and a cell of CSV may be empty.
     """
     for path_to_number in columns.paths:
-        steps_in_column = path_to_number[1:]  # the first step, the column, is a name by now
-        for step in steps_in_column:
+        parts_in_column = path_to_number[1:]  # the first part, the column, is a name by now
+        for part in parts_in_column:
             # A `*` in backticks is not a wildcard.
-            if isinstance(step, PathPart) and not step.quoted and {"*", "?"} & set(step.name):
+            if isinstance(part, PathPart) and not part.quoted and {"*", "?"} & set(part.name):
                 pattern = spell_path(get_steps(path_to_number))
                 raise InputError(f"{file}: which names fit the pattern {pattern} is not known: write each name")
 

@@ -51,7 +51,7 @@ def _rows_of_parsed_cells(
     # The first row tells the number of dimensions even if it does not meet the conditions of `where`.
     columns_without_conditions = provisional_columns._replace(where=())
     d = options.dimensions or columns_without_conditions.count_dimensions(first_values, path)
-    # Choose again, now with d: if there are d paths, each path names a dimension.
+    # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
     columns = _choose_csv_columns(path, layout, options._replace(dimensions=d))
     vector_reader = NumberFields(
         columns.paths,
@@ -71,8 +71,8 @@ def _create_rows(
     """Return the rows of a CSV file, as vectors of d numbers.
 
     `pack` returns the numbers in the cells of a row: the bytes of one or more vectors, or `GuessedNumbers` if a cell in
-    base64 does not tell their type. If cells hold several numbers, `pack` finds them by `vector_reader`, which is given
-    here for its warnings of array elements that move. If each cell is one number, `vector_reader` is None.
+    base64 does not tell their type. If cells hold several numbers, `vector_reader` is the reader that `pack` uses: it
+    warns if array elements change places between rows. If each cell is one number, `vector_reader` is None.
     """
     getter_by_column = {name: partial(_get_cell, layout.names.index(name)) for name in columns.other_columns}
     about_header = "the first line is the header" if layout.has_header else "the first line is a row"

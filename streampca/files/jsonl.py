@@ -40,7 +40,8 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     other_types: dict[str, str | None] = {}  # needed only by `streampca project`, which asks for all fields
     are_all_fields_wanted = options.other_columns is True
     if are_all_fields_wanted:
-        # Later rows may have fields that the first row lacks, so one more column holds all other fields of each row.
+        # Later rows may have fields that the first row lacks. So one more column, `ALL_FIELDS`, holds all fields of
+        # a row that hold no numbers of vectors, including the fields that have a column of their own.
         # `vector_fields` are the outermost fields of the paths to numbers, such as `a` of the path `a.b`.
         vector_fields = {str(get_steps(path_to_number)[0]) for path_to_number in columns.paths}
         getter_by_column[ALL_FIELDS] = partial(_get_other_fields, vector_fields)

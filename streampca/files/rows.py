@@ -213,7 +213,7 @@ class Rows(NamedTuple):
         row_of_vector = np.repeat(np.arange(batch.row_count), vectors_per_row)
         row_numbers = rows_before + row_of_vector + 1
         vectors = self.missing_values.to_nan(vectors_in_file)
-        # The numbers in the file are only for the error: it shows -9999, which may be NaN in `vectors`.
+        # The error quotes a number as the file has it, such as -9999. In `vectors`, the number may be NaN by now.
         self._refuse_not_finite(vectors, numbers_in_file=vectors_in_file, row_numbers=row_numbers)
         return RowChunk(
             vectors=vectors,
@@ -261,9 +261,8 @@ def batch_of_vectors(vectors: Array, progress: float) -> FileBatch:
 
 def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | None) -> Rows:
     """Open an .npy file, or its rows within `row_bounds`."""
-    # An .npy file has no columns (`[]`). This raises if the options ask for a column. Otherwise, it returns only notes
-    # for the user.
-    columns = choose_columns([], options, path)
+    # An .npy file has no columns (`[]`), so `choose_columns` raises if the options ask for one.
+    notes_for_user = choose_columns([], options, path).notes
     if "://" in path:
         raise InputError(f"{path}: .npy files are read from local folders, files in buckets as .parquet")
     with input_errors(path), open_seekable(path) as file:
@@ -283,7 +282,7 @@ def rows_of_npy(path: str, options: FileOptions, row_bounds: tuple[int, int] | N
                 vectors = vectors.astype(np.float64)
             yield batch_of_vectors(vectors, progress=end / n)
 
-    return Rows(path, d, batches, options.impute, notes="; ".join(columns.notes))
+    return Rows(path, d, batches, options.impute, notes="; ".join(notes_for_user))
 
 
 def choose_batch_size(d: int) -> int:

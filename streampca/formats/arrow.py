@@ -162,11 +162,11 @@ def with_texts_as_bytes(batch: Any, except_names: Collection[str] = ()) -> Any:
 def _type_with_bytes(arrow_type: Any, except_names: Collection[str], *, keeps_texts: bool) -> Any:
     """Return the type of a field with bytes in place of texts, because Arrow cannot read a text that is not UTF-8.
 
-    Fields named in `except_names` keep their texts. `keeps_texts` says whether this field does.
+    Fields named in `except_names`, which are needed as texts, keep them. `keeps_texts` says whether this field does.
     """
     types = pa.types
     if types.is_struct(arrow_type):
-        # The name of each inner field decides, whatever the name of the struct.
+        # An inner field keeps its texts if its own name is in `except_names`; the name of the struct does not matter.
         fields = []
         for field in arrow_type:
             new_type = _type_with_bytes(field.type, except_names, keeps_texts=field.name in except_names)
@@ -323,12 +323,12 @@ def _find_column(batch: Any, path: Path) -> Column | None:
     """Return the column at a path through structs; None if the path leads into other types, such as lists."""
     steps = get_steps(path)
     first, *further_steps = steps
-    if isinstance(first, Choice):
+    if isinstance(first, Choice):  # such as `[id=temp]`
         raise VectorError("undecodable", f"{spell_path(steps)} chooses among elements of an array, not among columns")
     column = _require_column(batch, first)
     for step in further_steps:
         if isinstance(step, Choice) or not pa.types.is_struct(column.type):
-            return None
+            return None  # the path goes on inside of each cell, such as in the elements of a list
         if column.type.get_field_index(step) < 0:
             siblings = {field.name: field for field in column.type}
             raise missing_field_error(spell_path(steps), step, siblings, "record batch")

@@ -76,8 +76,8 @@ class AvroReader(Reader):
         referenced_types: dict[str, Any] = {}
         for text in schema.references.values():
             fastavro.parse_schema(_load_schema(text), referenced_types)
-        # A copy, because `parse_schema` adds the types of the writer's schema. The single-block schema defines the same
-        # types again, so it must be parsed without them.
+        # `parse_schema` adds the types of a schema to the dict that it is given. The single-block schema defines the
+        # types of the writer's schema again, so it needs the dict without them: types must not be defined twice.
         named_types = dict(referenced_types)
         parsed_schema = fastavro.parse_schema(_load_schema(schema.text), named_types)
         _check_types(parsed_schema, named_types)
@@ -304,9 +304,9 @@ def _find_arrays(schema: Any, steps: Sequence[Step]) -> Iterator[dict[str, Any]]
         case {"type": "record", "fields": fields} if steps:
             is_name_of_array = len(steps) == 1
             if is_name_of_array:
-                # Beside an array called `values` or `data`: `indices` marks a sparse vector, and `shape` a tensor.
-                names_that_mark_array = tensor_field_names([steps[0]])
-                if any(field["name"] in names_that_mark_array for field in fields):
+                # A field `indices` beside the array says that it is a sparse vector; `shape` says that it is a tensor.
+                sparse_or_tensor_names = tensor_field_names([steps[0]])
+                if any(field["name"] in sparse_or_tensor_names for field in fields):
                     return
             for field in fields:
                 if field["name"] == steps[0]:

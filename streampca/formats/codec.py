@@ -125,7 +125,7 @@ class Codec:
         labels_of_vectors: list[str] = []
         for value, count in zip(self.values_to_decode(records), counts.tolist(), strict=True):
             labels = [NO_LABEL]
-            with suppress(Exception):
+            with suppress(Exception):  # a value that cannot be parsed has no label; nor has a delete, which is None
                 tree = self._reader.read_tree(value or b"")
                 labels = finder.find_all(tree)
             if len(labels) == 1:
@@ -175,8 +175,8 @@ class Codec:
     def _sample_value(self, value: bytes) -> list[Array]:
         """If the type of a value's numbers is uncertain, return some entries of each vector in this type; else [].
 
-        The type is uncertain if the reader has guessed it, or if only a setting names it: the reader's
-        `dtype_to_check`. The entries show whether the type may be right.
+        The type is uncertain if the reader has guessed it from this value, or if the type that the setting `format`
+        names must be checked. The entries show whether the type may be right.
         """
         numbers_or_guess = self._reader.read(value)
         if isinstance(numbers_or_guess, GuessedNumbers):
@@ -184,7 +184,7 @@ class Codec:
             uncertain_dtype: str | None = numbers_or_guess.dtype
         else:
             data = numbers_or_guess
-            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`, if it must be checked
+            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`; None if it is certain
         if uncertain_dtype is None:
             return []
         # The reader returns all numbers in the type `dtype`. Convert them back to the type in which they were read.
@@ -255,26 +255,26 @@ class Codec:
             if total_size >= stop_after_bytes:
                 break
             if value is None or len(value) > max_value_size:
-                # A delete is among the rejects only here: its reason tells the judge that the record is skipped.
+                # None is a delete. By its reason, the judge moves it from the rejects to the skipped records.
                 rejects.append(_create_reject(index, _refusal(value, max_value_size)))
                 continue
             try:
                 numbers_or_guess = read_value(value)
-            except (StreampcaError, TimeoutError):  # the registry's fault
+            except (StreampcaError, TimeoutError):  # not the value's fault, such as a registry that is away
                 raise
-            except Exception as error:  # no value may end the worker
+            except Exception as error:  # the value's fault: whatever the error is, it must not end the worker
                 reject = _create_reject(index, error)
                 rejects.append(reject)
                 if reject.reason == "unknown_schema":
                     # The request to the registry took time. It counts as bytes, so that the batch ends earlier.
                     total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
-            # With `GuessedNumbers`, the reader also says which type it has guessed. Here, only the numbers are needed.
+            # `GuessedNumbers` are numbers and their type, which the reader has guessed. The type is not needed here.
             numbers = numbers_or_guess.numbers if isinstance(numbers_or_guess, GuessedNumbers) else numbers_or_guess
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size
-            count = size // vector_size  # of the value's vectors; nothing remains, since a reader returns whole vectors
+            count = size // vector_size  # how many vectors the value holds; a reader returns only whole vectors
             if count > 1 and not self.allows_several:
                 rejects.append(Reject(index, "wrong_length", f"{count} vectors, where a value must hold one"))
                 continue

@@ -130,10 +130,11 @@ class ElementIndices:
         An element is identified by a text, such as "temp" in [{"id": "temp"}]. If an element has another index than in
         earlier values, sets the warning.
 
-        For example, `paths` are only `machines.sensors.x`, in {"machines": [{"sensors": [{"x": 1}]}]}. For the array at
-        `machines`, `depth` is 1, because one step leads to it, and `outer_indices` is (). For the array at `sensors`,
-        `depth` is 2, and `outer_indices` is (0,), because this array is inside of the element 0 of `machines`. With
-        several paths, their first `depth` steps are the same.
+        The first `depth` steps of each of the `paths` lead to the array. `outer_indices` are the indices of the
+        elements that the array is inside of. With the path `machines.sensors.x`, in
+        {"machines": [{"sensors": [{"x": 1}]}]}:
+        array at `machines`  `depth` is 1, and `outer_indices` is ()
+        array at `sensors`   `depth` is 2, and `outer_indices` is (0,): the array is inside of element 0 of `machines`
         """
         if self.warning:  # one warning is enough
             return
@@ -170,8 +171,8 @@ class ElementIndices:
         If `field` is "sensors.value", the text is for example:
         {"arrays": [["sensors", [], {"id": {"temp": 0}}, ["unit"]]], "ends": {"sensors": [".value"]}, "warning": ""}
 
-        `arrays` has, of each array, the path, the outer indices, the index of each element by key and text, and the
-        keys that do not identify elements. `ends` has the ends of the paths of `field`, which follow each array.
+        Each of `arrays` is [path, outer indices, {key: {text: index}}, keys that do not identify elements]. `ends` says
+        how the paths of `field` go on from each array. `warning` is for the user; it is "" if no element has moved.
         """
         arrays = []
         for (path, outer_indices), elements in self._earlier_elements.items():

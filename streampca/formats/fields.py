@@ -72,13 +72,14 @@ class NumberFields:
         self.where = where
         self.element_indices = ElementIndices()
         """Remembers at which index of an array each element was, and warns if the elements change their order."""
-        # What is below is prepared for reading. Without paths, the only path is (), which leads to the value itself.
+        # Without paths, the only path is (), which leads to the value itself.
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]
         self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
         """Names such as `shape`: an array in an object with such a field may be a tensor or a sparse vector.
 
         The set is empty unless a path ends at the name `values` or `data`.
         """
+        # All below is private, and prepared here once, because `pack` is called for each value.
         self._walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
         self._packer = NumberPacker(dimensions, null_as_nan=impute)
@@ -180,7 +181,7 @@ class NumberFields:
     def _count_dimensions_at(self, items: ItemsOrReason) -> int:
         """Return how many numbers a vector has; 0 if there is no vector.
 
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into elements of one array share an item, whose value is `Elements`.
 
         1. With the paths `x` and `y`, [{"x": 1, "y": 2}, {"x": 3, "y": 4}] gives one shared item. Each element is a
            vector of 2 numbers.
@@ -249,7 +250,7 @@ class NumberFields:
     def _vectors_of_entry_paths(self, items: ItemsOrReason) -> Iterator[_EntriesOrReason]:
         """Yield the vectors of a value, with a `SkipReason` in place of a vector that is skipped.
 
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into elements of one array share an item, whose value is `Elements`.
         With the paths `x` and `y`:
         {"x": 1, "y": 2}                        an item for each path, 1 and 2: the vector [1, 2]
         {"x": [1, 3], "y": [2, 4]}              an item for each path, [1, 3] and [2, 4]: two vectors, [1, 2] and [3, 4]
@@ -270,7 +271,7 @@ class NumberFields:
     def _value_by_path(self, items: ItemsOrReason) -> dict[int, Any]:
         """Return the number, null or array at the end of each path, by the index of the path.
 
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into elements of one array share an item, whose value is `Elements`.
         If a path goes on in the elements of an array, its value is the list of its values in all elements. If a
         condition of `where` is not met, the dict is empty.
         """
@@ -385,7 +386,7 @@ class NumberFields:
     def _vectors_along_paths(self, items: ItemsOrReason) -> Sequence[_EntriesOrReason]:
         """Return the vectors of a value; or only the reasons to skip them, if all are skipped.
 
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into elements of one array share an item, whose value is `Elements`.
         With the path `a.w` and d = 2:
         {"a": {"w": [1, 2]}}            the vector [1, 2]
         {"a": [{"w": 1}, {"w": 2}]}     the vector [1, 2]. The array `a` is positional: the index of an element says
@@ -400,7 +401,7 @@ class NumberFields:
         collected = self._collect(items)  # what is at the ends of the paths, and the positional arrays on the way
         for array in collected.positional_arrays:
             self._warn_if_moved(array)
-        # Numbers, nulls and arrays. Elements of an array that are skipped, such as null elements, are left out.
+        # Numbers, nulls and arrays, without the `SkipReason` that an element gives if it is skipped, such as null.
         values = [value for value in collected.values_at_path_ends if not isinstance(value, SkipReason)]
         has_only_skip_reasons = len(collected.values_at_path_ends) > 0 and not values
         if has_only_skip_reasons:
@@ -413,13 +414,13 @@ class NumberFields:
     def _has_null_vector(self, items: Sequence[Item]) -> bool:
         """Return whether a path leads to null, so that the value has no vector.
 
-        None is a null at the end of a path. `SkipReason.NULL` is a null before the end, as in {"a": null} with the path
-        `a.x`, or Debezium's placeholder. If the vector is one number at the end of one path, None in its place is only
-        a missing entry.
+        None is a null at the end of a path, in place of an array. But if d is 1 and there is one path, None may be in
+        place of a single number: then it is only a missing entry. `SkipReason.NULL` is a null before the end, as in
+        {"a": null} with the path `a.x`, or Debezium's placeholder.
         """
         values = [item.value for item in items]
-        is_single_number = self.dimensions == 1 and len(values) == 1
-        return SkipReason.NULL in values or (None in values and not is_single_number)
+        may_be_missing_entry = self.dimensions == 1 and len(values) == 1
+        return SkipReason.NULL in values or (None in values and not may_be_missing_entry)
 
     def _split_into_vectors(self, values: list[Any]) -> list[list[Any]]:
         """Return the vectors that are made of `values`: the numbers and arrays at the ends of all paths.
@@ -460,11 +461,11 @@ class NumberFields:
     def _collect(self, items: Sequence[Item]) -> "_Collected":
         """Return the numbers and innermost arrays at the ends of paths, and the positional arrays on the way.
 
-        An array is positional if the index of an element says which entries of a vector the element holds.
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into elements of one array share an item, whose value is `Elements`.
         With the path `w`:
         {"w": [[1, 2], [3, 4]]}  gives the innermost arrays [1, 2] and [3, 4].
-        [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of the two objects is positional.
+        [{"w": 1}, {"w": 2}]     gives the array [1, 2]. The array of the two objects is positional: if the objects
+                                 changed places, the entries of the vector would be mixed up (`_PositionalArray`).
         """
         values = list[Any]()
         positional_arrays = list[_PositionalArray]()
@@ -475,7 +476,7 @@ class NumberFields:
                 values += in_elements.values_at_path_ends
                 positional_arrays += in_elements.positional_arrays
                 continue
-            # At the only path, bytes hold all numbers of a vector.
+            # If there is only one path, its value may be bytes, such as base64, that hold all numbers of a vector.
             value = read_path_end(item.value, self.dimensions, may_be_encoded=is_only_path)
             values += innermost_arrays(value) if isinstance(value, list) else [value]
         return _Collected(values, positional_arrays)
@@ -525,10 +526,10 @@ class NumberFields:
         """Return what paths lead to in one element of an array. Numbers at several paths are joined to one array.
 
         With the path `x`, {"x": 1} gives the number 1. With the paths `x` and `y`, {"x": 1, "y": 2} gives the array
-        [1, 2]. The result also has the positional arrays inside of the element. With the path `x.v`, the array at `x`
-        in {"x": [{"v": 1}, {"v": 2}]} is positional: the index of its element says which entry the element holds.
+        [1, 2]. The result also has the positional arrays inside of the element (`_PositionalArray`). For example, with
+        the path `x.v`, {"x": [{"v": 1}, {"v": 2}]} gives the array [1, 2], and the array at `x` is positional.
 
-        `items` has an item for each path. Paths into elements of one array share an item, whose value is `Elements`.
+        `items` say what each path leads to. Paths into an array inside of the element share an item: `Elements`.
         """
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_path_ends=[items], positional_arrays=[])
@@ -536,7 +537,8 @@ class NumberFields:
         entries = flatten(collected.values_at_path_ends)
         has_several_items = len(items) > 1
         if has_several_items and entries:  # in {"x": [], "y": []}, there is nothing to join
-            # One array of the numbers at all paths; or the reason to skip the element, such as a null before all ends.
+            # Join the numbers at all paths to one array. If there are none, this gives the reason to skip the element:
+            # `SkipReason.NULL` for {"a": null} with the paths `a.x` and `a.y`.
             return collected._replace(values_at_path_ends=[self._entries_or_reason(entries)])
         return collected
 

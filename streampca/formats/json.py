@@ -61,15 +61,15 @@ class JsonWriter(Writer):
         """Return a value for each row or, with `counts`, for each group of `counts[i]` rows."""
         row_count = len(next(iter(fields.values())))
         bounds = None if counts is None else row_bounds(counts, row_count)
-        # A document is the Python object that is written as the JSON of a value. A column lists what one field holds in
-        # each document.
-        columns = [_contents_in_documents(field, bounds) for field in fields.values()]
+        # A document is the Python object that is written as the JSON of a value. For each field, there is a list: what
+        # the field holds in document 0, in document 1, and so on.
+        contents_by_field = [_contents_in_documents(field, bounds) for field in fields.values()]
         names = list(fields)
         is_whole_document = names == [""]  # the only field has no name: its content is the document
         if is_whole_document:
-            documents = columns[0]
+            documents = contents_by_field[0]
         else:
-            documents = [dict(zip(names, contents, strict=True)) for contents in zip(*columns, strict=True)]
+            documents = [dict(zip(names, contents, strict=True)) for contents in zip(*contents_by_field, strict=True)]
         for name in reversed(self.enclosing_names):
             documents = [{name: document} for document in documents]
         return [orjson.dumps(document) for document in documents]

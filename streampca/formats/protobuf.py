@@ -151,8 +151,8 @@ class _PackedReader:
     def read(self, payload: bytes) -> VectorBytes | None:
         """Return the d numbers of a message; None if the numbers are not packed, or not d.
 
-        A run of packed numbers looks like one item of bytes, and the message type declares the field as repeated bytes.
-        So Protobuf returns each run as one bytes object.
+        Our `_message_type` declares the field as repeated bytes, while the writer's type declares repeated floats. So
+        Protobuf returns each run of packed numbers as one bytes object.
         """
         *enclosing_names, name = self._names
         parent = _parse(self._message_type, payload)
@@ -181,9 +181,9 @@ class ProtobufWriter(Writer):
 
     def write(self, fields: Fields, counts: Counts = None) -> list[bytes]:
         """Return a value for each row: schema prefix, type indexes, message. `counts` are not used."""
-        columns = list[Any]()
+        columns: list[Any] = []  # of each field: one or two, such as its tag and its numbers
         for number, values in enumerate(fields.values(), 1):
-            columns += _encode_field(number, values)
+            columns.extend(_encode_field(number, values))
         messages = join_columns(columns)
         enclosing_tag = _encode_tag(1, _WIRE_LENGTH)
         for _ in self.enclosing_names:
@@ -365,7 +365,7 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
     may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
-    # If Debezium's placeholder has d numbers, each array must be compared with it.
+    # Debezium's placeholder is an array of a fixed length. If this length is d, each array is compared with it.
     may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
     return None if may_be_sparse_or_tensor or may_be_placeholder else field
 
@@ -450,7 +450,7 @@ def _field_value(message: Message, field: FieldDescriptor, names: Collection[str
 
 
 def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files:
-    """Return a copy of a schema in which texts and messages have the type bytes, unless they have a name to read.
+    """Return a copy of a schema in which texts and messages have the type bytes, unless `names_to_read` names them.
 
     Protobuf does not parse bytes. If Protobuf parsed an unread text that is not UTF-8, the whole message would be
     invalid.
@@ -458,7 +458,9 @@ def _with_unread_as_bytes(files: Files, names_to_read: Collection[str]) -> Files
     changed_files = descriptor_pb2.FileDescriptorSet.FromString(files.SerializeToString())
     for full_name, message in _message_types(changed_files).items():
         is_map_entry = message.options.map_entry  # its key and value must stay
-        if is_map_entry or full_name.startswith("google.protobuf."):
+        # A type such as Struct is read whole, though `names_to_read` lacks the names of its fields.
+        is_google_type = full_name.startswith("google.protobuf.")
+        if is_map_entry or is_google_type:
             continue
         for field in message.field:
             is_read = field.name in names_to_read

@@ -81,7 +81,7 @@ def decode_text(text: str) -> Any:
     if _SPARSE.fullmatch(text):  # such as {1:0.5,3:2}/5
         raise sparse_error()
     try:
-        return _parse_array(text) if text.startswith(("[", "{")) else _decode_base64(text)
+        return _parse_array(text) if text.startswith(("[", "{")) else _decode_base64_floats(text)
     except ValueError:
         message = "expected an array of numbers, not a string: it is neither base64 of numbers nor the text of an array"
         raise VectorError("undecodable", message) from None
@@ -98,16 +98,16 @@ def _parse_array(text: str) -> Any:
     separator = "," if "," in text else None  # None stands for blanks
     entries = text[1:-1].split(separator)
     has_empty_entry = not all(entry.strip() for entry in entries)  # `parse_cell` would read it as a missing number
-    numbers = [parse_cell(entry) for entry in entries]
+    numbers = [parse_cell(entry) for entry in entries]  # None for an entry that is not a number
     if has_empty_entry or None in numbers:
         raise ValueError("an entry is not a number")
     return numbers
 
 
-def _decode_base64(text: str) -> bytes:
-    """Decode base64, also URL-safe, without padding, or wrapped into lines. Raises `ValueError`."""
+def _decode_base64_floats(text: str) -> bytes:
+    """Decode floats in base64, also URL-safe, without padding, or wrapped into lines. Raises `ValueError`."""
     lines = text.split()
-    # Pieces that are shorter than the lines of wrapped base64 are numbers or words with blanks between them.
+    # A text such as `1 2 3` has only letters of base64, but its pieces are shorter than lines of wrapped base64.
     if any(len(line) < _MIN_LINE for line in lines[:-1]):
         raise ValueError("base64 has no blanks within its lines")
     letters = "".join(lines).translate(_FROM_URL_SAFE)

@@ -26,6 +26,7 @@ def check_writer(writer: Writer, layout: Layout) -> None:
 def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values: int, rows_text: str) -> None:
     """Raise `SettingsError` if `write` fails, or does not return as many values as expected.
 
+    Each value is for a group of rows: `counts` are the rows of each group. If `counts` is None, each row is a value.
     Errors describe the rows by `rows_text`.
     """
     write_name = f"output_format {writer.format}: the write of {type(writer).__name__}"

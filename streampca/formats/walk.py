@@ -68,7 +68,7 @@ class _PathTree:
 
     @classmethod
     def of(cls, remaining_steps: Mapping[int, Sequence[Step]], depth: int = 0) -> "_PathTree":
-        """Create a tree of paths from the steps that remain of each path, by the index of the path in `field`.
+        """Create a tree of paths from the steps that remain of each path, with the path's index in `field` as key.
 
         {0: ("a", "x"), 1: ("a", "y"), 2: ()} gives a tree in which path 2 ends, and the step `a` leads to the tree of
         {0: ("x",), 1: ("y",)}. `depth` is the number of earlier steps, which all these paths share.
@@ -98,7 +98,7 @@ class _PathTree:
         """Return an item for each path, all with the same value."""
         return [Item((index,), value) for index in self.path_indices]
 
-    def items_of_ending_paths(self, value: Any) -> list[Item]:
+    def items_of_paths_ending_here(self, value: Any) -> list[Item]:
         """Return an item with this value for each path that ends here."""
         return [Item((index,), value) for index in self.ending_here]
 
@@ -159,18 +159,18 @@ class Walk(NamedTuple):
         has no fields. If a condition is not met, returns `SkipReason.CONDITION_UNMET` instead of items.
         """
         fields = value if isinstance(value, dict) else {}
-        # If all paths lead into the field `a`, the condition `a.id=1` is an inner condition: it is tested on the value
-        # of `a`. The condition `b=2` is tested here.
+        # With the paths `a.x` and `a.y`, the condition `b=2` is tested here. The condition `a.id=1` is an inner
+        # condition: it is tested on the value of `a`, into which all paths lead.
         conditions_here, inner_conditions = self._divide_conditions(fields)
         if not are_met(conditions_here, value, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
-        items = self.paths.items_of_ending_paths(value)
+        items = self.paths.items_of_paths_ending_here(value)
         # From the paths `a.x` and `a.y`, `step` is `a`, and `inner_paths` are `x` and `y`.
         for step, inner_paths in self.paths.by_next_step.items():
             if step not in fields:
                 items += inner_paths.items_for_absent(step, parent=value)
                 continue
-            # If a path ends at an array, a field beside the array, such as `shape`, may say how to read the array.
+            # An array at the end of a path may be a tensor, as in {"data": [1, 2, 3, 4], "shape": [2, 2]}.
             inner_value = read_array(fields, step) if inner_paths.ending_here else fields[step]
             inner_items = Walk(inner_paths, inner_conditions, self.max_json_texts).find(inner_value)
             if isinstance(inner_items, SkipReason):  # an inner condition is not met
@@ -206,7 +206,7 @@ class Walk(NamedTuple):
         conditions = self._divide_conditions_in_array(has_inner_arrays=has_inner_arrays)
         if not are_met(conditions.on_array, array, self.max_json_texts):
             return SkipReason.CONDITION_UNMET
-        items = self.paths.items_of_ending_paths(array)
+        items = self.paths.items_of_paths_ending_here(array)
         for choice in choices:  # `[id=temp]` gives the item of `[id=temp].v`
             chosen_items = self._find_in_chosen(array, choice, conditions)
             if isinstance(chosen_items, SkipReason):
@@ -247,7 +247,7 @@ class Walk(NamedTuple):
         return divided
 
     def _find_in_chosen(self, array: list[Any], choice: Choice, conditions: "_DividedConditions") -> ItemsOrReason:
-        """Return items: what paths such as `[id=temp].value` lead to in the element that `[id=temp]` chooses.
+        """Return what each path with a choice, such as `[id=temp].value`, leads to in the element that it chooses.
 
         1. Find the elements with this id. Without such an element, the paths may be wrong.
         2. Choose the element that also meets the conditions on each element, such as `unit=C`. If several elements meet

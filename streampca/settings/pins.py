@@ -16,10 +16,10 @@ def parse_version_or_pin(value: Any, info: ValidationInfo) -> int | str | None:
     if value is None or value == "latest":
         return None
     if isinstance(value, str):
-        if re.fullmatch(PIN_NAME, value):
+        if re.fullmatch(PIN_NAME, value):  # begins with a letter, so it is not a number
             return value
         is_json = info.context is not None
-        if not is_json and re.fullmatch("[0-9]{1,19}", value):
+        if not is_json and re.fullmatch("[0-9]{1,19}", value):  # numbers below 2**63 have at most 19 digits
             value = int(value)
     if type(value) is int and 0 <= value < 2**63:  # a bool is not a version
         return value
