@@ -222,7 +222,7 @@ class Projected:
     def log_likelihood(self) -> F64:
         """The log-density of each vector v by probabilistic PCA, (n,): −(score + d log 2π + log det cov(v))/2.
 
-        If the stream is standardised, the model is of y = D(v − m): D is diag(`scale`), and m is the mean.
+        The variances are those of y = D(v − m), with the mean m, and D = diag(`scale`) if the stream is standardised.
         """
         model = self.model
         d = model.seen_dimensions
