@@ -187,10 +187,9 @@ class StreamingPCA(FittedAttributes, ClassNamePrefixFeaturesOutMixin, Transforme
         def project(V: Array) -> Array:
             """Return the coordinates of the rows V, with their dtype."""
             projected = fit.model.project(V.astype(np.float64, copy=False))
-            # `in_basis` uses the model only to whiten: it divides the coordinates by the model's standard deviations.
-            # scikit-learn divides by standard deviations with ddof=1, which are those of `unbiased_model`.
-            with_unbiased_model = replace(projected, model=fit.unbiased_model)
-            return with_unbiased_model.in_basis(self._basis).astype(V.dtype, copy=False)
+            # scikit-learn whitens by standard deviations with ddof=1, which are those of `unbiased_model`.
+            coordinates = projected.in_basis(self._basis, whitening_model=fit.unbiased_model)
+            return coordinates.astype(V.dtype, copy=False)
 
         return self._compute_by_slab(X, project)
 

@@ -136,6 +136,7 @@ class Checkpoint:
         # `last` is the last record that was read. The source compares this record with the log, to notice that the log
         # was replaced.
         fold = replace(empty_fold, position=fold.position, stats=stats, last=fold.last)
+        # The old names need not fit the new settings, which may have more or fewer dimensions.
         return replace(self, fold=fold, settings=settings, names=fold_config.names)
 
     def agree_on_names(self, names: Names) -> Names:

@@ -68,16 +68,16 @@ def _expect_shapes_and_dtypes(arrays: Arrays, settings: Settings, *, has_learned
 def _refuse_values_out_of_range(arrays: Arrays) -> None:
     """Raise `DamagedFileError` for numbers that cannot have been learned."""
     largest_number = float(np.finfo(arrays["C"].dtype).max)
-    # No vector with entries of at most `LearningConfig.largest_value` is longer than √(largest number)/128.
+    # The length of a vector whose d entries all are `LearningConfig.largest_value`, √(largest number / (2¹⁴ d))
     longest_vector = np.sqrt(largest_number) / 128
     largest_entry = _MARGIN * longest_vector
     largest_covariance = 0.0
     covariance = arrays.get("covariance")
     if covariance is not None:
         variances = covariance[find_packed_diagonal(len(arrays["mean"]))]
-        # By rounding, a covariance may exceed the largest variance, at most by 1 %. No covariance exceeds the square of
-        # `largest_entry`, which does not overflow: it is 1/64 of the largest number.
-        largest_covariance = min(1.01 * float(variances.max()), largest_entry**2)
+        limit_by_variances = 1.01 * float(variances.max())  # 1 % for rounding
+        limit_by_entries = largest_entry**2  # does not overflow: with 16²/128², it is 1/64 of the largest number
+        largest_covariance = min(limit_by_variances, limit_by_entries)
     ranges = {
         "C": (-largest_entry, largest_entry),
         "C_pinv": (-np.inf, np.inf),  # large if C is small

@@ -24,18 +24,19 @@ from streampca.pca.arrays import find_smaller_of_each_pair, limit_correlations
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 
-_ROUNDED_ZERO = 1e-12  # a smaller share of the weight is 0, but for rounding
-_ROUNDED_ONE = 1.0 - 1e-9  # a larger share of the weight is 1, but for rounding
-_ROUNDING = 1e-12  # an entry of an axis up to this is 0
+# Rounding is the only difference …
+_ROUNDED_ZERO = 1e-12  # … between 0 and a smaller share of the weight
+_ROUNDED_ONE = 1.0 - 1e-9  # … between 1 and a larger share of the weight
+_ROUNDING = 1e-12  # … between 0 and a smaller entry of an axis
 
 
 @np.errstate(all="ignore")  # a damaged file may hold any numbers; they are refused later
 def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a checkpoint from format 3 to format 4. Raises `DamagedFileError`.
 
-    For each entry, u is the share of the weight that belongs to messages before the first message with this entry.
-    Format 3 holds u (`unseen`), and its averages count these messages as zeros. Format 4 holds 1 − u (`known`), and its
-    averages leave these messages out. So the averages of format 3 are divided by 1 − u.
+    Format 3 counts an entry as 0 in all messages before the first message with this entry, and holds their share u of
+    the weight (`unseen`). Format 4 leaves these messages out, and holds the share 1 − u of all other messages
+    (`known`). So variances and covariances of format 3 are divided by 1 − u.
     """
     # Format 4 has no field "incomplete".
     header = {name: value for name, value in header.items() if name != "incomplete"}
@@ -45,24 +46,24 @@ def upgrade_checkpoint(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
         return header, arrays
     _refuse_wrong_arrays(unseen, arrays)
     was_never_seen = unseen > 1.0 - _ROUNDED_ZERO
-    known_shares_of_entries = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
-    # If an entry was never seen, its averages are 0. Dividing by 1 leaves them 0, and 0/0 would be NaN.
-    divisor = np.where(was_never_seen, 1.0, known_shares_of_entries)
-    known_shares = known_shares_of_entries
+    entry_shares = np.where(was_never_seen, 0.0, 1.0 - unseen)  # 1 − u (d,)
+    # If an entry was never seen, its variance is 0. Dividing by 1 leaves it 0, and 0/0 would be NaN.
+    divisor = np.where(was_never_seen, 1.0, entry_shares)
     if "covariance" in arrays:
         arrays["covariance"] = _divide_covariance(arrays["covariance"], divisor)
-        # `known` must have a share for each pair of entries, packed like Σ. A pair is known since the first message
-        # with the entry that began later, so the pair has the smaller of the two shares.
-        known_shares = find_smaller_of_each_pair(known_shares_of_entries)
-    elif "variances" in arrays:
-        arrays["variances"] = arrays["variances"] / divisor
-    was_any_missing = known_shares.min(initial=1.0) < _ROUNDED_ONE
+        # A pair of entries is known since the first message with the entry that began later. Packed like Σ.
+        known = find_smaller_of_each_pair(entry_shares)
+    else:
+        known = entry_shares
+        if "variances" in arrays:
+            arrays["variances"] = arrays["variances"] / divisor
+    was_any_missing = known.min(initial=1.0) < _ROUNDED_ONE
     if was_any_missing:  # without `known` in the file, all shares are 1
-        arrays["known"] = known_shares
+        arrays["known"] = known
     return header, arrays
 
 
-@np.errstate(all="ignore")
+@np.errstate(all="ignore")  # a damaged file may hold any numbers
 def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     """Convert header and arrays of a model from format 2 to format 3, which marks the dimensions that were seen.
 
@@ -89,12 +90,13 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     # Beside a packed Σ, `known` is 1 for each pair of dimensions that were both seen, and 0 for the rest.
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
-        was_seen = is_seen
         is_covariance = covariance_or_axes.ndim == 1
         if is_covariance:
             rows, columns = np.tril_indices(len(is_seen))  # the dimensions of each pair, in the order of the packed Σ
-            was_seen = is_seen[rows] & is_seen[columns]
-        arrays["known"] = was_seen.astype(np.float64)
+            is_known = is_seen[rows] & is_seen[columns]
+        else:
+            is_known = is_seen
+        arrays["known"] = is_known.astype(np.float64)
     return header, arrays
 
 
@@ -113,9 +115,9 @@ def _divide_covariance(packed: NDArray[Any], divisor: NDArray[Any]) -> NDArray[A
 
 
 def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
-    """Raise `DamagedFileError` if `unseen` (d,) holds no shares, or does not fit `covariance` and `variances`.
+    """Raise `DamagedFileError` if a number in `unseen` (d,) is not a share, or if an array has a wrong size or type.
 
-    These are the arrays that `upgrade_checkpoint` converts. A file may lack `covariance` and `variances`.
+    Checks the arrays that `upgrade_checkpoint` converts. A file may lack `covariance` and `variances`.
     """
     d = unseen.size
     expected_lengths = {"unseen": d, "covariance": d * (d + 1) // 2, "variances": d}  # Σ is packed
@@ -123,6 +125,6 @@ def _refuse_wrong_arrays(unseen: NDArray[Any], arrays: Arrays) -> None:
     have_expected_types = all(
         array.shape == (expected_lengths[name],) and array.dtype == np.float64 for name, array in to_convert.items()
     )
-    are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()
+    are_shares = ((unseen >= 0) & (unseen <= 1.0 + 1e-6)).all()  # 0 … 1, apart from rounding
     if not have_expected_types or not are_shares:
         raise DamagedFileError("unseen does not fit the other arrays, or holds values that are not shares")

@@ -85,8 +85,8 @@ def _count_far_ahead(timestamps_ms: NDArray[np.int64], event_times_ms: NDArray[n
     before each new timestamp.
 
     After a long pause of the stream, the event time lags for some records, whose timestamps are right. So a timestamp
-    must also be more than a day ahead of the smaller of the two timestamps before it. After the pause, only the first
-    two records are so far ahead. The larger of the two timestamps is not compared: a wrong clock may have written it.
+    must also be more than a day ahead of the smaller of the two timestamps before it. Then only the first two records
+    after the pause are counted by mistake. The larger of the two is not compared: a wrong clock may have written it.
     """
     first_new = len(timestamps_ms) - len(event_times_ms)
     new_ms = timestamps_ms[first_new:]

@@ -177,7 +177,7 @@ class FoldMerger:
         empty = Fold.empty(learning_config)
         merged_state = self.state(columns=learning_config.columns)  # None if no message was learned
         state = merged_state or empty.state
-        # Columns of C of length nearly 0 are left out: with them, (CᵀC)⁻¹ would overflow, which learning computes. The
+        # Learning computes (CᵀC)⁻¹, which would overflow if C had columns of length nearly 0: they are left out. The
         # variance of an axis is the squared length of its column.
         is_column_kept = learning_config.limits.are_kept(state.variance)
         return replace(

@@ -17,8 +17,8 @@ _ROUNDING = 1e-5  # relative error of sums of numbers in single precision
 def decompose(state: State, columns: int) -> State:
     """If a state keeps its covariance Σ, compute `State.C` from Σ: the leading axes, `columns` at most.
 
-    Each axis is multiplied by its standard deviation. A state that does not keep Σ has only axes, and is returned as it
-    is.
+    Each axis is multiplied by its standard deviation. If the stream is standardised, these are the axes of the
+    standardised entries. A state that does not keep Σ has only axes, and is returned as it is.
     """
     if state.covariance is None:
         return state
@@ -27,7 +27,8 @@ def decompose(state: State, columns: int) -> State:
         smallest_variance_share=ritz.RANK_TOLERANCE,
         smallest_deviation=float(np.sqrt(np.finfo(np.float64).tiny)),  # squares of smaller numbers underflow
     )
-    return replace(state, C=ritz.decompose_covariance(_unpack_standardised(state.covariance, state), limits))
+    covariance = _unpack_standardised(state.covariance, state)
+    return replace(state, C=ritz.decompose_covariance(covariance, limits))
 
 
 def adapt_columns(state: State, config: LearningConfig) -> State:
@@ -63,6 +64,7 @@ def find_principal_axes(state: State, k: int) -> tuple[F64, F64]:
 
     If the state has fewer than k axes, the remaining ones are arbitrary, with variance 0.
     """
+    # The columns of C are axes times standard deviations, and are orthogonal only up to rounding.
     learned_axes = np.asarray(ritz.orthonormalise(state.C[:, :k].astype(np.float64)), np.float64)
     learned_variance = state.variance[:k]  # fewer if the state has fewer axes
     variance = np.zeros(k)
@@ -133,9 +135,9 @@ def _floor_variances_at_error(state: State) -> tuple[F64, float]:
 
         (total variance − sum of λ) / (d − r)
 
-    A true variance is never negative. So if the mean is negative, −mean is an error of estimation, and every eigenvalue
-    is taken to have an error of this size. Then d variances are returned, each at least the error. If the mean is not
-    negative, the r variances are returned as they are.
+    A true variance is never negative. So if the mean is negative, −mean is taken as the error of every eigenvalue. A
+    smaller variance cannot be told from 0, so d variances are returned, each raised at least to the error. If the mean
+    is not negative, the r variances are returned as they are.
     """
     dimensions = state.seen_dimensions  # entries that were never observed have no variance
     variance = state.variance[:dimensions]
@@ -155,9 +157,9 @@ def compute_covariance_or_axes(state: State, model_total_variance: float) -> F32
 
     If the state keeps Σ, this is Σ/t as a packed triangle (d(d + 1)/2,). If the stream is standardised, Σ is converted
     to the covariance of the standardised entries. If the state does not keep Σ, this is [C | F]/√t (d, r). t is the
-    total variance of the model.
+    total variance of the model: with the division, the numbers fit into float32 in any unit of the data.
     """
-    t = model_total_variance or 1.0
+    t = model_total_variance or 1.0  # 1 for a stream without variance
     if state.covariance is None:
         return np.asarray(state.C / np.sqrt(t), np.float32)  # `state.C` holds all columns, [C | F]
     square = _unpack_standardised(state.covariance, state)
@@ -191,7 +193,7 @@ def restore_state(
         weight=model.weight,
         total_variance=model.total_variance,
         count=count,
-        concentration=1 / max(model.weight, 1.0),  # κ, if all messages have the same share of the weight
+        concentration=1 / max(model.weight, 1.0),  # sum of the messages' squared shares of the weight, if all are equal
         scale=model.scale,
         known=known_shares,
     )
@@ -265,7 +267,7 @@ def _make_covariance(model: Model, is_seen: NDArray[np.bool_]) -> F64:
     covariance = noise * np.diag(is_seen) + (U * (model.explained_variance - noise)) @ U.T
     if model.scale is not None:
         # The diagonal is known exactly: a standardised entry has the variance 1, or 0 if it is constant.
-        axes_with_variance = U[:, model.explained_variance > 0]
+        axes_with_variance = U[:, model.explained_variance > 0]  # the direction of all other axes is arbitrary
         np.fill_diagonal(covariance, _find_standardised_variances(axes_with_variance, model.scale))
     return np.asarray(covariance)
 

@@ -21,7 +21,7 @@ from streampca.pca.prepared_block import PreparedBlock, prepare_block
 from streampca.pca.state import NO_LOSSES, Losses, State, add_variance
 
 # If Σ is not kept, the axes of past and block are usually approximated by Nyström's method. They are exact …
-EXACT_UP_TO_MESSAGES = 1024  # … if the stream has no more messages than this
+EXACT_UP_TO_MESSAGES = 1024  # … if the stream has no more messages than this: Algorithm 1 has not converged yet
 EXACT_UP_TO_ROWS = 448  # … if there are no more rows than this: random sums would say too little about them
 EXACT_BELOW_PAST_SHARE = 0.5  # … if the past has a smaller share of the weight than this at the end of the block
 
@@ -174,7 +174,8 @@ def _update_without_covariance(
        rows together are A, and Σ = AᵀA + sI: the past has the variance s (`variance_outside`) in every direction.
     2. Update the variances of the entries, by which a stream is standardised.
     3. In a standardised stream, each entry was multiplied by D (`prepared.scale`): 1/its standard deviation before the
-       block. Compute the next D (`next_scale`) and the factors that convert the columns of A to it, and convert s.
+       block. Compute the next D (`next_scale`). The columns of A must be multiplied by (next D)/D, and s, which is one
+       number for all directions, is multiplied by the median of ((next D)/D)².
     4. Find the leading axes of A, exactly or by Nyström's method. With s added to their variances, they are the next
        [C | F].
     """
@@ -187,11 +188,11 @@ def _update_without_covariance(
         to_next_units = D_ratio.astype(config.dtype)
         variance_outside *= scaling.compute_variance_factor(D_ratio)
     # 4. Nyström's method searches the axes in the span of C after the gradient steps, of F from before the block, and
-    # of a few random sums of the block's rows. This span lacks directions if the block outweighs the past, or if the
-    # past has few columns.
-    is_small = state.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
-    span_lacks_directions = prepared.weights.past < EXACT_BELOW_PAST_SHARE or state.rank < config.components
-    if is_small or span_lacks_directions:
+    # of a few random sums of the block's rows. This span lacks directions if the stream or the block is short, if the
+    # block outweighs the past, or if the past has few columns.
+    is_short = state.count <= EXACT_UP_TO_MESSAGES or len(rows) <= EXACT_UP_TO_ROWS
+    past_says_little = prepared.weights.past < EXACT_BELOW_PAST_SHARE or state.rank < config.components
+    if is_short or past_says_little:
         CF = ritz.decompose_rows(rows * to_next_units, config.limits)  # exactly
     else:
         F = state.C[:, config.components :]

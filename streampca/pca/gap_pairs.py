@@ -31,19 +31,22 @@ def add_block_with_gaps(
 
         packed Σ: `covariance_before` and `covariance`       of the data
         `product`, changes, and variances (d,)               of the data times D
-        `standardised_square`, the next Σ (d, d)             of the data times the next D, on both sides
+        `next_square`, the next Σ (d, d)                     of the data times the next D, on both sides
     """
     D = prepared.D
     product = triangle.gram(learned.Y).astype(np.float64, copy=False)  # sum of c yyᵀ, for messages y of weight c
+    # 1.
     step = compute_entry_step(prepared, learned)  # the shown changes of single entries
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
-    row_squares = step.about_mean_before(product.diagonal())  # weighted sums of squares of the filled messages, (d,)
-    prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, row_squares)
+    # 2. The weighted squares of the filled messages, (d,), limit the prediction for dead sensors.
+    filled_squares = step.about_mean_before(product.diagonal())
+    prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, filled_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
     eta = prepared.eta  # share of the block in the weight
     prediction = _drop_if_variance_too_small(prediction, step, shown_changes, variance_before, eta)
+    # 3.
     mean_change, variance = _add_changes_of_entries(prediction, step, shown_changes, variance_before, eta)
-    variance = np.maximum(variance, 0.0)
+    variance = np.maximum(variance, 0.0)  # rounding or the prediction may make it negative
     after = replace(
         after,
         mean=move_mean(prepared, mean_change, config),
@@ -54,7 +57,7 @@ def add_block_with_gaps(
     if prepared.scale is not None:
         variance_of_data = variance / D**2
         after, next_D = scaling.rescale(after, variance_of_data)
-    standardised_square = np.empty((config.dimensions, config.dimensions), config.dtype)
+    next_square = np.empty((config.dimensions, config.dimensions), config.dtype)
     covariance = pairs.add_changes(
         covariance_before=covariance_before,
         shown_changes=shown_changes,
@@ -64,9 +67,9 @@ def add_block_with_gaps(
         eta=eta,
         D=D,
         next_D=next_D,
-        square=standardised_square,
+        square=next_square,  # is filled in
     )
-    return replace(after, covariance=covariance), standardised_square
+    return replace(after, covariance=covariance), next_square
 
 
 def _drop_if_variance_too_small(
@@ -128,11 +131,13 @@ def _compute_shown_changes(
 
     A message shows an entry if the entry is not missing. Changes of entries that no message shows are predicted later.
 
-    The changes are computed from `product` (d, d), which is the sum of c yyᵀ over the messages y with the weights c.
-    Each y is clipped, its missing entries are filled, the mean is subtracted, and the entries are multiplied by D:
-    1/standard deviation of each entry, or 1 if the stream is not standardised. Within the block, the mean moves by
-    `step.filled_mean_change` (d,). `covariance_before` is Σ before the block in the units of the data, as a packed
-    lower triangle.
+    `product` (d, d) is the sum of c yyᵀ over the messages y = D (v − m) with the weights c:
+
+        v    the message, clipped and with missing entries filled
+        m    the mean, (d,), which moves within the block by `step.filled_mean_change`, in the units of y
+        D    1/standard deviation of each entry before the block, or 1 if the stream is not standardised
+
+    `covariance_before` is Σ before the block in the units of the data, as a packed lower triangle.
     """
     before = prepared.before
     known_before = before.known  # packed: share of the weight for which each pair was known before the block
@@ -152,8 +157,8 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.filled_mean_change,
-        # `product` mixes the fits, which C predicts for all entries, with the residuals of shown entries. The sums in
-        # `fits` separate them: residuals are averaged over fewer messages. `kept_share` is what clipping has left.
+        # y = fit + residual: all messages have fits, but only those that show an entry have a residual in it. The sums
+        # in `fits` separate the two in `product`. `kept_share` is what clipping has left.
         fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
@@ -176,7 +181,7 @@ def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:
         m     the mean, (d,)
         f     the fit, (d,): what the observed entries of the message predict for all entries
         r     the residual, (d,): observed entry − m − f; 0 where the entry is missing
-        q     (d,): share of the messages that have the entry, at least 0.1
+        q     (d,): share of the messages that have the entry, but at least 0.1, so that 1/√q is not too large
 
     If a message is clipped, only the share `kept_share` (n,) of v − m is left, and the same share of x, f and r.
     """

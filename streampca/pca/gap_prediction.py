@@ -33,7 +33,7 @@ def predict_changes(
     components: int,
     step: EntryStep,
     covariance_change: F64,
-    row_squares: F64,
+    filled_squares: F64,
 ) -> pairs.PredictedChanges:
     """Predict how a block changes late entries and dead sensors, from its changes of the ordinary entries.
 
@@ -52,8 +52,7 @@ def predict_changes(
         late entry        more than 1.5 η, because the entry began late and few earlier messages have it
 
     The messages of the block change the covariances of the entries by `covariance_change` (d, d), and their means by
-    `step.mean_change`. `row_squares` (d,) are the sums of the weighted squares of the block's entries, also of filled
-    ones.
+    `step.mean_change`. `filled_squares` (d,) are the weighted sums of squares of each entry in the filled messages.
     """
     is_ordinary = (step.replaced_share > 0) & (step.replaced_share <= _ORDINARY_REPLACED * prepared.eta)
     can_predict = prepared.before.count > 0 and is_ordinary.any() and not is_ordinary.all()
@@ -76,7 +75,7 @@ def predict_changes(
     was_clipped = (learned.kept_share < 1).any()
     if was_clipped:  # a prediction could give dead sensors the variance that outliers had before clipping
         is_dead = is_predicted & (step.replaced_share <= 0)
-        change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, row_squares)
+        change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, filled_squares)
     return pairs.PredictedChanges(
         C=C,
         covariances_with_x=np.ascontiguousarray(change_with_x * covariance_factor),
@@ -105,10 +104,9 @@ class _CoordinateChanges(NamedTuple):
 def _find_limiting_factors(changes: _CoordinateChanges) -> tuple[float, float]:
     """Return two factors, at most 1, which limit predicted changes: one for means, one for covariances.
 
-    Changes are predicted from the coordinates x (K,) of messages on the axes C, whose mean square is about 1. x is
-    computed from the ordinary entries alone, because the block does not have the predicted entries, or they began late.
-    If the ordinary entries hardly vary, a small deviation gives a huge x. So changes are limited to those of
-    coordinates with a mean square of 30.
+    Changes are predicted from the coordinates x (K,) of messages on the axes C. Over a whole stream, the mean square of
+    a coordinate is about 1. But here x is computed from the ordinary entries alone. If these hardly vary, a small
+    deviation gives a huge x. So changes are limited to those of coordinates with a mean square of 30.
     """
     largest_square = _LARGEST_MEAN_SQUARE * len(changes.mean)  # of all K coordinates together
     square_of_mean = float(changes.mean @ changes.mean)
@@ -170,7 +168,7 @@ def _predict_coordinates(
     )
 
 
-def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], row_squares: F64) -> F64:
+def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], filled_squares: F64) -> F64:
     """Scale down all predicted changes of covariances if the variances of dead sensors would grow too much.
 
     x (K,) are the coordinates of a message on the axes C (d, K). Row i of `change_with_x` (d, K) is the predicted
@@ -178,12 +176,12 @@ def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], 
 
     All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. A message with
     an outlier was clipped. Without a limit, the prediction could give dead sensors the variance that the outlier had
-    before clipping. So the variances of all dead sensors together may grow by at most the weighted squares of their
-    filled entries (`row_squares`, (d,)), which were clipped with the message.
+    before clipping. So the variances of all dead sensors together may grow by at most the weighted squares of the
+    values that were filled in for them (`filled_squares`, (d,)). These values were clipped with the message.
     """
     # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
     predicted_growth = np.vecdot(C, change_with_x)
     total_growth = predicted_growth[is_dead].clip(0).sum()
-    largest_growth = row_squares[is_dead].sum()
+    largest_growth = filled_squares[is_dead].sum()
     factor = largest_growth / total_growth if total_growth > largest_growth else 1.0
     return np.asarray(change_with_x * factor)

@@ -128,9 +128,12 @@ def _compute_entry_weights(observed_weight: F64, known_weight_before: F64, eta: 
 def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     """Sum the fits f = Cx of the block's messages, times their weights c: Σc f, (d,).
 
-    A message has a fit in every entry: the value that its observed entries predict. The block's mean of an entry is the
-    mean of the fits of all messages, plus the mean of the residuals of the messages that have the entry. The sum is
-    needed to separate the two. It is taken as 0 in two cases:
+    A message has a fit in every entry: the value that its observed entries predict. It has a residual only in an entry
+    that it shows. So the sum of the fits is needed to compute the block's mean of an entry:
+
+        mean of the fits of all messages + mean of the residuals of the messages that show the entry
+
+    The sum is taken as 0 in two cases:
 
     - No message lacks an entry: both means are over all messages, so fits and residuals need not be separated.
     - Means are not learned: no mean may change.
@@ -139,7 +142,8 @@ def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     learns_means = prepared.weights.a.any()  # a: weight of each message in the running mean, 0 without learned means
     if not filled or not learns_means:
         return np.zeros(len(prepared.origin))
-    fit_weights = prepared.weights.c * learned.kept_share  # a clipped message keeps this share of its fit
+    # c is the share of a message in the weight after the block. A clipped message keeps only a share of its fit.
+    fit_weights = prepared.weights.c * learned.kept_share
     return filled.predictor.C @ (fit_weights @ filled.X)
 
 
@@ -162,7 +166,7 @@ def add_block_to_entries(state: State, prepared: PreparedBlock, learned: BlockRe
     if not is_standardised:  # only a standardised stream needs the variances of entries
         return state
     D_squared = prepared.D**2
-    squares = sum_squares(learned.Y)  # Σc y²: the rows of `learned.Y` are √c y
+    squares = sum_squares(learned.Y)  # Σc y² about the moving mean: the rows of `learned.Y` are √c y
     mean_square = step.about_mean_before(squares) / prepared.eta  # s; η is the sum of the weights c
     variances_before = state.entry_variances  # σ²/D²
     change = step.replaced_share * (mean_square - variances_before * D_squared) - np.square(step.mean_change)

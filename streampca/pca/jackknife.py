@@ -50,7 +50,7 @@ def estimate_sampling_error(groups: Sequence[State], merged: State, components: 
     axis_squares = np.zeros(rank)
     for j, factor in enumerate(factors):
         other_groups = [*groups[:j], *groups[j + 1 :]]
-        most_axes_of_a_group = max(group.rank for group in other_groups)  # `pool_groups` must know this limit
+        most_axes_of_a_group = max(group.rank for group in other_groups)
         pooled_without_group = pool_groups(other_groups, columns=most_axes_of_a_group).state(rank)
         axes_without_group, _ = axes.find_principal_axes(pooled_without_group, rank)
         cosines = merged_axes @ axes_without_group.T

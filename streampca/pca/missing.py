@@ -20,6 +20,7 @@ EM_ITERATIONS = 30  # in the first block
 
 _MIN_NOISE = 1e-10  # smallest σ², as a share of the largest variance: C_OᵀC_O + ridge must have an inverse
 _TINY = float(np.finfo(np.float64).tiny)
+_ROUNDING = 8  # times eps times the largest entry of C: smaller entries of C are rounding errors
 
 
 class Predictor(NamedTuple):
@@ -56,7 +57,7 @@ def fill_missing_entries(state: State, V: Array, weights: centring.Weights, comp
     predictor = _fit_by_em(V, missing, components, center) if is_first_block else make_predictor(state, components)
     observed_weight = weights.c @ ~missing  # c: the weight of each message
     q = observed_weight / weights.c.sum()
-    # With a smaller q, the few messages that have a rare entry would become too long.
+    # q has a floor: 1/√q of a smaller q would make the few messages that have a rare entry too long.
     root_q = np.sqrt(np.maximum(q, pairs.RARELY_SHOWN))
     filled, X = filling.fill(  # X: the coordinates of the predictions
         V, mean=predictor.mean, C=predictor.C, ridge=predictor.ridge, root_q=root_q
@@ -87,8 +88,9 @@ def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, 
 
         ridge = σ² λ/(λ − σ²) = σ² / (1 − σ²/λ)
 
-    Probabilistic PCA predicts by ridge regression with the ridge σ² on axes of the squared lengths λ − σ². The squared
-    lengths of C are λ. With C, the prediction is the same if the ridge is larger by the same factor λ/(λ − σ²).
+    Probabilistic PCA predicts by ridge regression with the ridge σ² on axes of the squared lengths λ − σ². The columns
+    of C have the squared lengths λ, which are larger by the factor λ/(λ − σ²). The prediction is the same if the ridge
+    of each axis is larger by the same factor as its squared length.
     """
     noise = max(
         compute_noise_variance(variance, seen_dimensions, total_variance), _MIN_NOISE * variance.max(initial=0.0)
@@ -99,7 +101,7 @@ def _build_predictor(mean: F64, C: Array, variance: F64, total_variance: float, 
     ridge = noise / (1 - noise / variance[has_signal])
     signal_C = C[:, has_signal].astype(np.float64)
     # A constant entry has only rounding errors in its row of C. With zeros, it is filled with exactly its mean.
-    rounding = 8 * float(np.finfo(C.dtype).eps)
+    rounding = _ROUNDING * float(np.finfo(C.dtype).eps)
     is_constant = np.abs(signal_C).max(axis=1) < rounding * np.abs(signal_C).max()
     signal_C[is_constant] = 0.0
     return Predictor(mean, np.ascontiguousarray(signal_C), ridge)
@@ -124,7 +126,8 @@ def prepare_new_entries(state: State, V: Array, center: bool) -> tuple[State, Ar
     is_first_block = not state.count
     if is_first_block or not center:
         return state, clipped
-    # In a stream without variance, a value that differs from its mean is an outlier, even if the mean is only rounded.
+    # In a stream without variance, each later value that differs from the mean is an outlier. So the mean must not be
+    # rounded.
     stream_was_constant = state.total_variance == 0
     block_mean = _compute_exact_mean(clipped) if stream_was_constant else compute_observed_mean(clipped)
     begins_in_block = is_new & ~np.isnan(clipped).all(axis=0)
@@ -206,10 +209,9 @@ def _start_em(Y: Array, mean: F64, missing: NDArray[np.bool_], components: int) 
 def complete_covariance(S: F64, is_known: NDArray[np.bool_]) -> F64:
     """Fill in the covariances, in the matrix S (d, d), of the pairs of entries that never occurred in one message.
 
-    `is_known` (d, d) says of each pair whether both entries occurred in one message. Entries whose rows of `is_known`
-    are equal form a group. Because `is_known` is symmetric, its columns are equal, too, so its value for a pair depends
-    only on the two groups: between two groups, either all covariances are known or none. If none is known, all are
-    filled in at once.
+    `is_known` (d, d), which is symmetric, says of each pair whether both entries occurred in one message. Entries whose
+    rows of `is_known` are equal form a group. So between two groups, either all covariances are known or none. If none
+    is known, all are filled in at once.
     """
     seen = np.flatnonzero(is_known.diagonal())  # entries that occurred in some message
     if is_known[np.ix_(seen, seen)].all():

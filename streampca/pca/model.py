@@ -83,7 +83,7 @@ class Model:
     def spikes(self) -> spiked_covariance.Spikes:
         """The estimated covariance of the stream: noise in all directions, and more variance along some axes."""
         d = self.seen_dimensions
-        variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
+        variance = self.floored_variance[:d]  # only d axes can have variance; further axes are arbitrary
         return spiked_covariance.estimate_spikes(variance, d, self.total_variance, self.weight, self.components.dtype)
 
     @cached_property
@@ -93,7 +93,7 @@ class Model:
         Learned axes fit the learned messages, so new messages have less variance along the axes, and more outside.
         """
         d = self.seen_dimensions
-        variance = self.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
+        variance = self.floored_variance[:d]  # only d axes can have variance; further axes are arbitrary
         t2 = spiked_covariance.expect_t2_of_new_messages(variance, self.spikes, d, self.weight)
         directions_outside = max(d - len(variance), 1)  # at least 1, because `relative_scores` divides by SPE
         variance_in_direction = self.spikes.noise_of_new_messages  # the mean of all directions outside
@@ -177,9 +177,15 @@ class Projected:
         )
 
     @np.errstate(all="ignore")
-    def in_basis(self, basis: Basis) -> Array:
-        """Return the coordinates (n, k), divided by their standard deviations if the basis is "whitened"."""
-        return self.model.whiten(self.coordinates) if basis == "whitened" else self.coordinates
+    def in_basis(self, basis: Basis, whitening_model: Model | None = None) -> Array:
+        """Return the coordinates (n, k), divided by their standard deviations if the basis is "whitened".
+
+        Another model with the same axes may give the standard deviations (`whitening_model`).
+        """
+        if basis != "whitened":
+            return self.coordinates
+        model = self.model if whitening_model is None else whitening_model
+        return model.whiten(self.coordinates)
 
     @cached_property
     def scores(self) -> Scores:
@@ -214,13 +220,17 @@ class Projected:
 
     @cached_property
     def log_likelihood(self) -> F64:
-        """The log-density of each vector v by probabilistic PCA, (n,): −(score + d log 2π + log det cov(v))/2."""
+        """The log-density of each vector v by probabilistic PCA, (n,): −(score + d log 2π + log det cov(v))/2.
+
+        The variances are those of y = D(v − m), with the mean m, and D = diag(`scale`) if the stream is standardised.
+        """
         model = self.model
         d = model.seen_dimensions
-        variance = model.floored_variance[:d]  # axes beyond the dimensions that were seen are arbitrary
-        # log det cov(y) of y = D(v − m): d − k directions have the noise variance
-        log_det = float(np.log(variance).sum()) + (d - len(variance)) * np.log(model.noise_variance)
-        if model.scale is not None:  # cov(v) is D⁻¹ cov(y) D⁻¹, with D = scale, which is 1 in unseen dimensions
+        variance = model.floored_variance[:d]  # only d axes can have variance; further axes are arbitrary
+        noise_directions = d - len(variance)
+        # log det cov(y)
+        log_det = float(np.log(variance).sum()) + noise_directions * np.log(model.noise_variance)
+        if model.scale is not None:  # cov(v) is D⁻¹ cov(y) D⁻¹; the scale is 1 in dimensions that were never seen
             log_det -= 2 * float(np.log(model.scale).sum())
         return np.asarray(-(self.scores.score + d * np.log(2 * np.pi) + log_det) / 2)
 

@@ -18,6 +18,7 @@ _PER_OCTAVE = 32  # bins between a number and its double: the upper end of a bin
 _LOWEST = -32  # the lowest bin begins at 2^−32
 _OCTAVES = 96
 BINS = _PER_OCTAVE * _OCTAVES
+_HISTOGRAMS = len(Scores._fields)  # one for each kind of score
 _LOWER_ENDS = 2.0 ** (np.arange(_PER_OCTAVE) / _PER_OCTAVE)  # of the 32 bins from 1 to 2
 
 
@@ -34,12 +35,12 @@ class PastScores:
     @classmethod
     def empty(cls) -> "PastScores":
         """Make histograms without scores."""
-        return cls(np.zeros((3, BINS)))
+        return cls(np.zeros((_HISTOGRAMS, BINS)))
 
     @classmethod
     def from_table(cls, table: Array) -> "PastScores":
         """Read histograms from the rows that `table()` has returned. Raises `ValueError` for other rows."""
-        weights = np.zeros((3, BINS))
+        weights = np.zeros((_HISTOGRAMS, BINS))
         has_three_columns = table.ndim == 2 and table.shape[1] == 3
         if table.dtype != np.float64 or not has_three_columns or not np.isfinite(table).all():
             raise ValueError("not rows of a histogram, a bin and a weight")
@@ -72,9 +73,11 @@ class PastScores:
     def with_scores(self, scores: Scores, kept: float = 1.0) -> "PastScores":
         """Return the histograms with more scores.
 
-        Older scores keep the share `kept` of their weight, and fade with each new score.
+        The weight of older scores is multiplied by 1 − 1/`WINDOW` for each new score. It is also multiplied by `kept`,
+        so that old scores can be forgotten as fast as old messages.
         """
-        older_weights = self.weights * (kept * (1 - 1 / WINDOW) ** len(scores.score))
+        kept_by_window = (1 - 1 / WINDOW) ** len(scores.score)
+        older_weights = self.weights * (kept * kept_by_window)
         new_counts = []
         for values in scores:  # T², SPE, score
             bins, _ = _find_bins(values)
@@ -85,7 +88,7 @@ class PastScores:
         """Return the p-value of each score: near 0 if the vector is unusual, 1 without past scores."""
         p = []
         for weights, weights_above, values in zip(self.weights, self._weights_above, scores, strict=True):
-            # The part of a bin's width above the value is taken as the part of the bin's weight above the value.
+            # The weight of a bin is taken as spread evenly over its width.
             bins, fraction_above = _find_bins(values)
             # 1 is the weight of the new score itself, which is at least as high as itself.
             at_least_as_high = 1 + weights_above[bins] + fraction_above * weights[bins]
@@ -110,8 +113,8 @@ def _find_bins(values: F64) -> tuple[NDArray[np.intp], F64]:
     mantissa = 2 * half_mantissa  # value = mantissa · 2^(exponent − 1), mantissa from 1 to below 2
     octave = exponent - 1 - _LOWEST  # 0 is the lowest octave
     bin_in_octave = np.searchsorted(_LOWER_ENDS, mantissa, side="right") - 1  # the last bin with an end ≤ mantissa
-    # A value at the upper limit of the histogram would begin one more octave, with the mantissa 1. `minimum` puts it
-    # into the last bin, and the returned fraction is 1.
+    # A value at the upper limit of the histogram would begin one more octave. `minimum` puts it into the last bin. Its
+    # mantissa is 1, the lower end of a bin, so its fraction is 1.
     bins: NDArray[np.intp] = np.minimum(octave * _PER_OCTAVE + bin_in_octave, BINS - 1).astype(np.intp)
     edges = np.append(_LOWER_ENDS, 2.0)
     lower_end = edges[bin_in_octave]

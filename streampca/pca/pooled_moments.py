@@ -22,13 +22,14 @@ _RARELY_SHOWN_SHARE = 0.1  # if a smaller share of the messages shows an entry, 
 def pool_moments(before: State, added: State, past_share: float, new_share: float) -> tuple[State, F64]:
     """Pool the moments of two states. Returns `before` with the pooled moments, and the vector √(pn) δ, (d,).
 
-    `before` has the mean m₁, the covariance Σ₁ and the share p of the sum of both weights. `added` has m₂, Σ₂ and n:
+    `before` has the mean m₁ and the covariance Σ₁, and `added` has m₂ and Σ₂. p and n are their shares of both weights
+    together: `past_share` and `new_share`, with the sum 1.
 
         δ = m₂ − m₁        mean = m₁ + nδ        covariance = pΣ₁ + nΣ₂ + pn δδᵀ
 
-    p is `past_share` and n is `new_share`. But if entries began late or are rare, each entry and each pair of entries
-    has its own p and n (`_compute_added_shares`). The shares `missing` and `known` are always pooled with `past_share`
-    and `new_share`. The columns and the weight of `before` stay as they are.
+    If entries began late or are rare, each entry and each pair of entries has its own p and n for these formulas
+    (`_compute_added_shares`). `missing` and `known`, which tell when and how often entries occurred, are always pooled
+    with `past_share` and `new_share`. The columns and the weight of `before` are left to the caller.
     """
     mean_difference = added.mean - before.mean  # δ
     added_shares = _compute_added_shares(before, added, past_share, new_share)  # None: `new_share` in all pairs
@@ -38,8 +39,6 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
         n_of_entries = take_entry_shares(added_shares, len(mean_difference))
         p_of_entries = 1 - n_of_entries
     weighted_difference = np.sqrt(p_of_entries * n_of_entries) * mean_difference  # √(pn) δ
-    square = float(weighted_difference @ weighted_difference)
-    total_variance = past_share * before.total_variance + new_share * added.total_variance + square
     variances = None
     if before.variances is not None and added.variances is not None:
         weighted_variances = p_of_entries * before.variances + n_of_entries * added.variances
@@ -51,8 +50,11 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
             covariance = past_share * before.covariance + new_share * added.covariance + pn_outer
         else:
             covariance = _pool_pair_by_pair(before.covariance, added.covariance, mean_difference, added_shares)
-            # Each entry has its own shares, so the total from above is replaced by the sum of the pooled variances.
-            total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
+    if covariance is not None and added_shares is not None:  # each entry has its own shares
+        total_variance = float(covariance[find_packed_diagonal(len(mean_difference))].sum())
+    else:
+        square = float(weighted_difference @ weighted_difference)
+        total_variance = past_share * before.total_variance + new_share * added.total_variance + square
     pooled = replace(
         before,
         mean=before.mean + n_of_entries * mean_difference,
@@ -67,11 +69,12 @@ def pool_moments(before: State, added: State, past_share: float, new_share: floa
 
 
 def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shares: F64) -> F64:
-    """Pool the packed covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
+    """Pool the covariances Σ₁ of `before` and Σ₂ of `added`, each about the mean of its state.
 
-    In each pair of entries, the share n of the pooled weight comes from `added` (`added_shares`, packed like Σ₁). The
-    diagonal of n, for single entries, is e (d,). δ (d,) is the mean of `added` less the mean of `before`. So the pooled
-    mean is eδ from the mean of `before`, and (1 − e)δ from the mean of `added`:
+    Both are packed: the lower triangle of the matrix (d, d) as a vector. In each pair of entries, the share n of the
+    pooled weight comes from `added` (`added_shares`, packed, too). e (d,), the diagonal of n, has the shares of single
+    entries. δ (d,) is the mean of `added` less the mean of `before`. So the pooled mean is eδ from the mean of
+    `before`, and (1 − e)δ from the mean of `added`:
 
         (1 − n) (Σ₁ + aaᵀ) + n (Σ₂ + bbᵀ)        a = eδ        b = (1 − e)δ
     """
@@ -82,12 +85,14 @@ def _pool_pair_by_pair(before: F64, added: F64, mean_difference: F64, added_shar
 
 
 def _compute_added_shares(before: State, added: State, past_weight: float, new_weight: float) -> F64 | None:
-    """Compute the share of the state `added` in the pooled covariance of each pair of entries, packed.
+    """Compute the share of the state `added` in the pooled covariance of each pair of entries.
 
-    `past_weight` and `new_weight` are the weights of the states, with the sum 1. In pairs of entries that began late
-    or are rare, only a fraction of a state's weight counts. Returns None if all weight counts in all pairs: then the
-    share is `new_weight` in all pairs. If the states do not keep their covariance, but only axes, returns one share for
-    each entry, (d,). "Packed" means: the lower triangle of the matrix (d, d) as a vector.
+    Shares of pairs are packed: the lower triangle of a matrix (d, d) as a vector. If the states do not keep their
+    covariance, but only axes, returns one share for each entry, (d,).
+
+    `past_weight` and `new_weight` are the weights of the states, with the sum 1. In a pair of entries, only a fraction
+    of a state's weight counts if one of the two began late or is rare. Returns None if all weight counts in all pairs:
+    then the share is `new_weight` in all pairs.
     """
     fraction_before = _compute_pair_fractions(before)  # None: the whole weight counts in all pairs
     fraction_added = _compute_pair_fractions(added)

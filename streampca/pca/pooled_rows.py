@@ -115,8 +115,7 @@ def _decompose_by_svd(rows: F64, most_columns: int) -> F64:
     if not min(rows.shape):  # no rows, or no entries
         return np.zeros((rows.shape[1], 0))
     _, sigma, axes_of_rows = np.linalg.svd(rows, full_matrices=False)
-    # The length of a column is its singular value, but rounded. With the factor 2, no column is shorter than
-    # `_SMALLEST_SINGULAR_VALUE`.
+    # Rounding can make a column shorter than its singular value. With the factor 2, no squared length is subnormal.
     smallest = max(_RANK_TOLERANCE * sigma[0], 2 * _SMALLEST_SINGULAR_VALUE)
     kept_count = int(np.sum(sigma[:most_columns] > smallest))
     return np.ascontiguousarray((sigma[:kept_count, None] * axes_of_rows[:kept_count]).T)

@@ -33,17 +33,18 @@ class PooledCovariance:
     def __init__(self, columns: int, uncompressed_rows: int = 0) -> None:
         """Prepare to pool states that have up to `columns` axes each.
 
-        - If the states keep Σ, Σ is pooled in `_moments`. `_rows` is only used for its scale.
+        - If the states keep Σ, Σ is pooled in `_moments`. Of `_rows`, only the scale is used: whether the streams are
+          standardised.
         - Otherwise the pooled covariance is RᵀR plus a variance in all directions. R is held in `_rows`, with a row for
           each axis of each state, and for each difference between means. Too many rows are replaced by their leading
           axes, but never if R has up to `uncompressed_rows` rows.
         """
-        # How many axes replace the rows: also with few columns, as many as a state without Σ has in F.
+        # Too many rows are replaced by this many axes: at least the fewest columns that F has in a state without Σ.
         self._axes_kept = max(columns, BASE_F_COLUMNS_WITHOUT_COVARIANCE)
-        self._row_limit = max(2 * self._axes_kept, uncompressed_rows)
+        self._row_limit = max(2 * self._axes_kept, uncompressed_rows)  # 2: rows are replaced only now and then
         self._moments = State.empty(0)  # means, counts, variances and Σ; its axes and its scale are not used
         self._rows = PooledRows.of(self._moments)
-        self._holds_several_states = False
+        self._holds_several_states = False  # if it does, `state` estimates covariances that no state knows
 
     @property
     def weight(self) -> float:
@@ -109,7 +110,7 @@ class PooledCovariance:
         return self._add_scale_and_axes(self._moments, most_axes=self._axes_kept)
 
     def _add_scale_and_axes(self, moments: State, most_axes: int) -> State:
-        """Return a state of these pooled moments, which have no scale and no axes, with a scale and axes.
+        """Return these pooled moments with a scale and axes, which they lack.
 
         1. If the streams are standardised, the scale follows from the pooled variances of the entries.
         2. If the states do not keep Σ, their axes are the rows of one matrix, `_rows`. Up to `most_axes` leading axes
@@ -120,7 +121,7 @@ class PooledCovariance:
             state, _ = rescale(state, state.entry_variances)
         if state.covariance is not None:
             return state
-        rows = self._rows.in_units_of(state.scale)  # 2.
+        rows = self._rows.in_units_of(state.scale)  # 2. The rows are still in an earlier scale.
         return replace(state, C=rows.find_axes(most_axes))
 
 

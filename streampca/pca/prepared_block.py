@@ -84,6 +84,7 @@ def prepare_block(
     missing_in_block: F64 | None = None
     if has_gaps:
         missing_in_block = weights.c @ np.isnan(rows)  # c: share of each message in the weight after the block
+    # The share of each entry after the block: past_share · (share before) + missing_in_block
     missing_shares = pool_shares(
         before=state.missing,
         past_share=weights.past,

@@ -78,8 +78,8 @@ def _predict_entries(observed: F64, missing: NDArray[np.bool_], Phi: F64, sigma2
     rounding does not depend on other rows.
     """
     S, B = np.linalg.eigh(Phi.T @ (Phi * ~missing[:, :, None]))  # Φ_oᵀΦ_o = B diag(S) Bᵀ: S (b, k), B (b, k, k)
-    # If an eigenvalue is only rounding, the observed entries do not determine the coordinate along its eigenvector. The
-    # coordinate is predicted as 0, with the variance 1.
+    # If an eigenvalue is only rounding, and there is hardly any noise σ² beside it, the observed entries do not
+    # determine the coordinate along its eigenvector. Like any z without data, it is predicted as 0, with variance 1.
     is_determined = S + sigma2 > _SMALLEST_EIGENVALUE_SHARE * S.max(axis=1, initial=0.0, keepdims=True)
     Psi_eigenvalues = np.where(is_determined, 1 / (S + sigma2), 0.0)  # Ψ = B diag(Psi_eigenvalues) Bᵀ
     posterior_eigenvalues = np.where(is_determined, sigma2 * Psi_eigenvalues, 1.0)  # of σ²Ψ, the covariance of z

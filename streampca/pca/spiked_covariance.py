@@ -66,8 +66,8 @@ def estimate_spikes(
        t² − bt + γ = 0 with b = λ/σ² − 1 − γ.
     3. t gives the variance of new messages along each axis. The next σ² is the mean variance in all other directions.
 
-    The result has two σ²: `sigma2`, with which the last step 2 has computed the strengths t, so that they belong
-    together, and `noise_of_new_messages`, which the last step 3 has computed from them.
+    The result has the σ² before and after the last step 3: t was computed with `sigma2`, and the newer
+    `noise_of_new_messages` was computed from t.
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0

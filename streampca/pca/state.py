@@ -55,8 +55,8 @@ class State:
         """For each entry (d,): the weight since the first message that has the entry, divided by the whole weight.
 
         If no message has the entry yet, its share is 0. If the state does not keep its covariance Σ, `known` has these
-        shares. If the state keeps Σ, `known` has such shares of all pairs of entries, packed like Σ: these shares are
-        its diagonal.
+        shares. If the state keeps Σ, `known` is a packed matrix of such shares for all pairs of entries, and the shares
+        of the entries are the diagonal of this matrix.
         """
         d = len(self.mean)
         if self.known is None:  # every entry has been known since the first message

@@ -91,7 +91,7 @@ def test_without_outliers_clipping_changes_no_bit(d: int, factor: bool, monkeypa
     X, config = gaussian(22, 5000, 1 / np.arange(1, d + 1.0), offset=3.0), LearningConfig(d, min(d, 5), factor=factor)
     bounded, _ = one_pass(X, config)
     monkeypatch.setattr(centring, "LARGEST_SHARE", np.inf)
-    monkeypatch.setattr(centring, "_MEDIANS", np.inf)
+    monkeypatch.setattr(centring, "_LARGEST_IN_MEDIAN_DISTANCES", np.inf)
     free, _ = one_pass(X, config)
     assert bounded.clipped == free.clipped == 0
     assert bounded.C.tobytes() == free.C.tobytes()

@@ -149,13 +149,16 @@ def _learn(
     smallest_variance: float, sum_and_sign_of_rows: Any, Y: Array, random_sums: Array, explained_square: F64,
     squared_distance: F64, kept_share: F64,
 ) -> tuple[F64, float]:  # fmt: skip
-    """Learn the messages V (n, d) in parts of b messages; return S, padded with zeros, and tr Σ. For each part:
+    """Learn the messages V (n, d) in parts of b messages. Return the next S, padded with zeros, and the next tr Σ.
+
+    Algorithm 1 learns a centred message y by a gradient step of the size h: C ← C + h (y − Cx) xᵀ, with the coordinates
+    x = SCᵀy of the message. For each part:
 
     1. Centre the messages, which moves the mean and tr Σ. The centred messages are the rows Y_b (b, d).
     2. Compute P = Y_b · C and G = Y_b · Y_bᵀ, both by one product.
-    3. Compute the gradient steps of Algorithm 1, one for each message, from P, G and S alone, without vectors of length
-       d (`learn_padded`).
-    4. Update C with all steps at once.
+    3. Compute x and the effect of the step for each message, from P, G and S alone, without vectors of length d
+       (`learn_padded`).
+    4. Update C with all steps at once (`_update_C`).
     5. Write the rows, times the roots of their weights, to Y. Add each to one of a few random sums, with a random sign.
        New directions are searched later in these few sums, instead of in all rows.
 
@@ -179,13 +182,13 @@ def _learn(
         )  # fmt: skip
         if K:
             PG = product(rows, C_and_part, TRANSPOSED)  # step 2: [P | G]
-            # Step 3. The results have a row for each message y. X has the coordinates x of y on C, and p has Cᵀy, both
-            # with the C before the message. Z has the coordinates times the size of the step, for step 4 (`_update_C`).
+            # Step 3. The results have a row for each message y: X has x, p has Cᵀy with the C before the message, and Z
+            # has what step 4 needs.
             X, Z, p, S = learn_padded(PG[:, :K], PG[:, K:], S, weights.eta[first:end])
             for s in range(end - first):
                 for j in range(K):  # x·p = ‖y‖² − ‖r‖², the square of y that C explains
                     explained_square[first + s] += X[s, j] * p[s, j]
-            _update_C(C_and_part, X, Z)
+            _update_C(C_and_part, X, Z)  # step 4
         _write_rows(rows, weights.c[first:end], sum_and_sign_of_rows[first:end], Y[first:end], random_sums)
     return S, total_variance
 

@@ -22,7 +22,7 @@ from streampca.pca.state import State
 LARGEST_SHARE = 0.05  # q: the largest squared distance of a message, divided by tr Σ and by the weight before it
 SMALLEST_REACH = 30.0  # times tr Σ: no limit is smaller; one Gaussian variable exceeds it in four of 10⁸ messages
 UNCLIPPED_MESSAGES = 32  # the first messages of a stream, and shorter first blocks, are not clipped
-_MEDIANS = 10.0  # largest distance from the median of a first block, in median distances
+_LARGEST_IN_MEDIAN_DISTANCES = 10.0  # largest distance from the median of a first block, in median distances
 
 
 class Weights(NamedTuple):
@@ -75,7 +75,7 @@ def move_near_median(V: Array) -> tuple[Array, F64]:
     divisors = np.maximum(largest, np.finfo(np.float64).tiny)[:, None]  # not 0 if a message equals m
     distances = largest * np.linalg.norm(differences / divisors, axis=1)
     positive = distances[distances > 0]  # with the zeros of equal messages, the median distance could be 0
-    limit = _MEDIANS * np.median(positive) if len(positive) else np.inf
+    limit = _LARGEST_IN_MEDIAN_DISTANCES * np.median(positive) if len(positive) else np.inf
     is_far = distances > limit
     kept = np.ones(len(V))
     if is_far.any():
@@ -90,8 +90,9 @@ def move_entries_near_medians(V: Array) -> Array:
     median = _compute_medians(V)
     distances = np.abs(V - median)
     distances[distances == 0] = np.nan  # otherwise the limit could be 0
-    limit = _MEDIANS * _compute_medians(distances)
-    limit = np.where(np.isnan(limit), np.inf, limit)  # NaN if all values are equal or missing
+    limit = _LARGEST_IN_MEDIAN_DISTANCES * _compute_medians(distances)
+    all_equal_or_missing = np.isnan(limit)  # then all distances are NaN, and nothing is clipped
+    limit = np.where(all_equal_or_missing, np.inf, limit)
     return np.clip(V, median - limit, median + limit)
 
 

@@ -21,7 +21,10 @@ _TILE = 32  # rows of the products with C, which stay in the processor's cache
 
 
 class Fits(NamedTuple):
-    """Moments of the fits f = Cx and the residuals r of a block's messages, with their weights c, (d, K) each."""
+    """Moments of the fits f = Cx and the residuals r of a block's messages, with their weights c, (d, K) each.
+
+    x (K,) are the coordinates of a message on the axes C.
+    """
 
     C: F64
     fits_with_x: F64  # sum of c f xᵀ: its row i, times row j of C, is the sum of c f_i f_j
@@ -55,7 +58,7 @@ def compute_changes(
     All sums are over the messages of the block:
 
         c      weight of a message; the weight of the block, η, is their sum
-        f_i    fit: the value that C predicts for entry i of the message
+        f_i    fit: the value that C predicts for entry i, row i of C times the coordinates x of the message
         r_i    residual: entry i of the centred message, less f_i; 0 if the message does not show the entry
         q_i    share of the messages that show entry i, but at least RARELY_SHOWN
         y      the message as it was learned, y_i = f_i + r_i/√q_i: with r_i alone, entry i would vary too little
@@ -71,9 +74,10 @@ def compute_changes(
         (sum of c r_i f_j)/n_ii   rf · mean_factor_i       rf: sum of c r_i f_j/√q_i
         (sum of c r_i r_j)/n_ij   rr/n_ij                  rr: (sum of c y_i y_j − ff − fr − rf) √q_i √q_j
 
-    E is g/N′. The block counts with the weight g = min(η, n_ij / RARELY_SHOWN), and N′ = (1 − η) N + g is the weight
-    for which the pair is known after the block; N is `known`, packed. If no message shows both entries, B_ij and E are
-    estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
+    E is g/N′. g is the weight with which the block counts: η, or n_ij / RARELY_SHOWN if that is less, because B_ij is
+    uncertain if few messages show both entries. N′ = (1 − η) N + g is the weight for which the pair is known after the
+    block; N is `known`, packed. If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or
+    0 if N is 0.
 
     `product` (d, d), lower triangle, is the sum of c yyᵀ about a mean that moves within the block, by
     `change_of_row_mean` (d,). y is in the units of the data times D (d,), and `covariance`, the packed Σ before the
@@ -137,11 +141,13 @@ def _estimate_moment_if_never_together(
         rf   sum of c r_i f_j/√q_i
         η    weight of the block
         n_i  weight of the messages of the block that show entry i
+        q_i  share of the messages that show entry i, but at least RARELY_SHOWN
 
     An entry of a message is a predicted fit f, plus a residual r if the message shows the entry. No message has both
-    residuals, so their product is left out. The first formula averages each residual over the messages that have it.
-    In the second formula, a missing entry counts as equal to its fit: with a residual of 0. `entries` has √q as
-    `root_q`, and √q/n as `mean_factor`.
+    residuals, so their product is left out. In the second formula, a missing entry counts as equal to its fit, with a
+    residual of 0. After the first block, an entry that begins has fits of 0, which say nothing about it: the first
+    formula averages each residual over the messages that have it. `entries` has √q as `root_q`, and √q/n as
+    `mean_factor`.
     """
     moment: float
     if _begins(entries, i) or _begins(entries, j):
@@ -239,9 +245,10 @@ def add_changes(
         E                   share of the covariance that the messages of the block replace (`replaced_share`)
         η                   share of the weight that the block has (`eta`)
 
-    The shown change is E · (covariance in the block − Σ), although the block has the share η of the weight. For entries
-    that the block lacks, E is 0; for entries that began late, E is larger than η. A change for the share η is predicted
-    for such entries (gap_prediction.py), and 1 − E/η of it corrects the shown change.
+    The block should replace the share η of Σ. But the shown change is E · (covariance in the block − Σ), where E is 0
+    for an entry that the block lacks, and above η for an entry that began late. For such entries, the change with the
+    share η is predicted (gap_prediction.py). The part 1 − E/η of this prediction adds what the shown change lacks, or
+    takes back its excess.
 
     Shown changes are about the mean before the block; −δδᵀ makes Σ′ the covariance about the mean after it. `variance`
     (d,) is the diagonal of Σ′.
@@ -258,7 +265,7 @@ def add_changes(
     row = 0  # where row i begins
     for i in range(d):
         for j in range(i + 1):
-            value = covariance_before[row + j] * (D[i] * D[j])
+            value = covariance_before[row + j] * (D[i] * D[j])  # in the units of the changes
             value = value + shown_changes.change[i, j] - mean_change[i] * mean_change[j]
             if predicted_changes.is_predicted[i] or predicted_changes.is_predicted[j]:
                 # The factor is 1 if the messages do not show the pair. It is negative if the entry began late: the
@@ -267,7 +274,7 @@ def add_changes(
                 value += prediction_factor * _predict_pair(predicted_changes, i, j)
             largest = deviation[i] * deviation[j]  # so that no correlation exceeds 1
             value = min(max(value, -largest), largest)
-            if i == j:  # `largest` is rounded
+            if i == j:  # `largest`, a square of a root, differs from the variance by rounding
                 value = variance[i]
             after[row + j] = value / (D[i] * D[j])
             square[i, j] = after[row + j] * (next_D[i] * next_D[j])

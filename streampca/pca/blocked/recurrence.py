@@ -71,15 +71,18 @@ def product(A: Array, B: Array, form: Any) -> Array:
 def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F64]:
     """Learn B messages, the rows of Y (B, d), by Algorithm 1, from products with C (d, K) and with each other.
 
-    Algorithm 1 is stated in algorithm1.py. Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). The
-    messages are cut into groups of `_GROUP`. Within a group, messages are learned one by one (`_learn_group`). After
-    each group, matrix products bring the rows of all other messages up to date. To learn message s, p_s = Cᵀy_s is
-    used:
+    Given are P = YC, G = YYᵀ, S = (CᵀC)⁻¹ and the step sizes η (B,). Algorithm 1 learns message s by the step
 
-        x = S p_s        h = η_s / (1 + η_s‖x‖²)        S ← Sherman–Morrison update of S
-        p_t ← p_t + h (G_ts − p_t·x) x        for each later message t: p_t is Cᵀy_t, and C has changed
+        C ← C + h (y_s − Cx) xᵀ        x = S p_s        p_s = Cᵀy_s        h = η_s / (1 + η_s‖x‖²)
 
-    Rows of K numbers are padded with zeros to w numbers. Returns:
+    C itself is not needed. Each step updates S by Sherman–Morrison, and p_t = Cᵀy_t of each later message t:
+
+        p_t ← p_t + h (G_ts − p_t·x) x
+
+    Within a group of `_GROUP` messages, messages are learned one by one (`_learn_group`). After each group, matrix
+    products bring the rows of all other messages up to date.
+
+    Rows of K numbers are padded with zeros to w numbers, so that they fill whole vector registers. Returns:
 
         X   (B, w): the coordinates x of each message
         Z   (B, w): C takes all steps at once with it, C ← C + (Y − XCᵀ)ᵀZ
@@ -104,6 +107,7 @@ def learn_padded(P: Array, G: Array, S: F64, eta: F64) -> tuple[F64, F64, F64, F
         #     p ← p − (pXᵀ − G)Z        rows of later messages y, because p = Cᵀy
         #     z ← z − (zXᵀ)Z            rows of earlier messages y, because the part y zᵀ of C becomes y zᵀ(I − XᵀZ)
         group_Z = _solve(X[first:end], h[first:end])
+        # The rows of the group itself are computed, too, but not used.
         factors = product(p_or_z, X[first:end], TRANSPOSED)  # zXᵀ for earlier messages, but only pXᵀ for later messages
         for s in range(end, b):  # now pXᵀ − G for later messages
             for t in range(first, end):
@@ -183,13 +187,16 @@ def _move_later_messages(p: F64, Sp: Array, G: F64, h: float, f: float, x: F64, 
 
         p_t, Sp_t   rows of p and Sp for the later message y_t: Cᵀy_t and S Cᵀy_t
         G_t         y_t·y
-        x, h        coordinates of y, and size of its step: C has changed to C + h (y − Cx) xᵀ
-        u, f, xu    u = Sx with the S before, which has changed to S − f u uᵀ; xu = x·u
+        x           coordinates of y
+        h           size of the step: C has changed to C + h (y − Cx) xᵀ
+        u           Sx, with the S before the change
+        f           size of the change of S: S has changed to S − f u uᵀ
+        xu          x·u
 
-    The changes are:
+    With the C and S before the change on the right, the new vectors are:
 
-        p_t ← p_t + e x                                 e = h (G_t − p_t·x)
-        Sp_t ← (S − f u uᵀ)(p_t + e x)  =  Sp_t + (e − f (u·p_t + e xu)) u        because Sx = u
+        p_t ← (C + h (y − Cx) xᵀ)ᵀ y_t       =  p_t + e x                             e = h (G_t − p_t·x)
+        Sp_t ← (S − f u uᵀ)(p_t + e x)       =  Sp_t + (e − f (u·p_t + e xu)) u       because Sx = u
 
     u·p_t is computed as x·Sp_t, which has a smaller rounding error.
     """
@@ -237,7 +244,7 @@ def _shrink_and_multiply(S: F64, shrink: float, v: F64, x: F64, out: F64) -> Non
 
 @compiled_for_compiled_callers
 def _solve(X: F64, h: F64) -> F64:
-    """Compute Z (b, w), with which C takes the steps of b messages at once.
+    """Compute the matrix Z (b, w) that replaces the single steps of C for b messages by one joint step.
 
         C ← C + h_s (y_s − C x_s) x_sᵀ        one by one, for each message s
         C ← C + (Y − XCᵀ)ᵀZ                   all at once

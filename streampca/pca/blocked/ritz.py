@@ -63,9 +63,9 @@ def update_on_covariance(covariance: Array, start: Array, limits: Limits) -> Arr
 def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array | float = 1.0) -> Array:
     """Return the next [C | F]: the leading axes of the rows A (n, d), approximately, by Nyström's method.
 
-    `start` (d, m) are columns near these axes. D is the diagonal matrix of the factors `to_next_units` (d,), which
-    convert the columns of A and the rows of `start`. The leading axes of BᵀB with B = AD are searched, but B itself is
-    not computed. The result is computed in four steps:
+    `start` (d, m) are columns near these axes. If the scale of a standardised stream has changed, entry j of A and of
+    `start` must be multiplied by `to_next_units[j]`: D is the diagonal matrix of these factors. The leading axes of BᵀB
+    with B = AD are searched, but B itself is not computed. The result is computed in four steps:
 
     1. X (d, m), an orthonormal basis of the span of D · `start`
     2. S = BᵀBX (d, m)
@@ -73,7 +73,7 @@ def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array 
     4. the leading axes of JJᵀ, times their standard deviations
     """
     D = np.reshape(to_next_units, (-1, 1)).astype(A.dtype)
-    X = orthonormalise(D * start, passes=1)  # 1. Half of the digits are enough.
+    X = orthonormalise(D * start, passes=1)  # 1. One pass is enough: any basis of the span gives the same JJᵀ.
     BX = A @ (D * X)
     S = D * (BX.T @ A).T  # 2. BᵀBX = DAᵀ(BX). BLAS is quickest with this order of the factors.
     XS = (X.T @ S).astype(np.float64)
@@ -90,7 +90,10 @@ def update_on_rows(A: Array, start: Array, limits: Limits, to_next_units: Array 
 
 
 def decompose_rows(A: Array, limits: Limits) -> Array:
-    """Return [C | F] from rows A (n, d) exactly: the leading axes of AᵀA, times their standard deviations."""
+    """Return [C | F], the leading axes of AᵀA for rows A (n, d), times their standard deviations.
+
+    All axes are searched, so the result is exact, apart from rounding. The smaller of AᵀA and AAᵀ is decomposed.
+    """
     n, d = A.shape
     if n >= d:
         return decompose_covariance((A.T @ A).astype(np.float64, copy=False), limits).astype(A.dtype, copy=False)

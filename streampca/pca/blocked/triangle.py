@@ -24,9 +24,10 @@ def add_block(
 
         sum_ij = past · triangle_ij + A_ij t_i t_j        square_ij = sum_ij s_i s_j
 
-    `past` is the share of the triangle that is kept. t (`to_units_of_triangle`, (d,)) converts entries from the units
-    of A to the units of the triangle, and s (`to_units_of_square`, (d,)) converts them from there to the units of the
-    square. Returns the sum in two forms: packed, and as the square (d, d).
+    `past` is the share of the triangle that is kept. The triangle is in the units of the data. If the stream is
+    standardised, A is in the units of the old scale, and the square in the units of the next scale. So t
+    (`to_units_of_triangle`, (d,)) is 1/old scale, and s (`to_units_of_square`, (d,)) is the next scale. Returns the sum
+    in two forms: packed, and as the square (d, d).
     """
     d = len(A)
     total = np.empty(len(triangle))
