@@ -40,8 +40,8 @@ def run(options: Options) -> int:
         printed += new_settings
         mistakes += [mistake for mistake in mistakes_of_command if mistake not in mistakes]
         warnings += _warn_of_open_port(command, settings)
-    # Of the environment variables that are not settings, `explain` has reported only those that resemble a setting,
-    # which are probably misspelt. Report the rest.
+    # `explain` has reported the unknown environment variables that look like misspelt settings. Add all other unknown
+    # variables.
     foreign_variables = list_foreign_variables(collect_fields(Settings))
     mistakes += [f"{variable} is not a setting" for variable in foreign_variables]
     _print_result(warnings, mistakes)

@@ -18,7 +18,7 @@ def run(settings: CreateTopicsSettings, partitions: int | None, replication_fact
     partition_count = _create_if_missing(settings, settings.topic, partitions, replication_factor)
     if settings.dead_letter_topic:
         # By default, a broker may compact a topic, which would remove letters.
-        configs = {CLEANUP_POLICY: "delete", **_options_for_largest_letter(settings)}
+        configs = {CLEANUP_POLICY: "delete", **_options_of_dead_letter_topic(settings)}
         _create_if_missing(
             settings, settings.dead_letter_topic, partitions=1, replication_factor=replication_factor, **configs
         )
@@ -54,8 +54,8 @@ def _create_if_missing(
     return count
 
 
-def _options_for_largest_letter(settings: CreateTopicsSettings) -> dict[str, str]:
-    """Return options that give the dead-letter topic room for the topic's largest record and the headers we add.
+def _options_of_dead_letter_topic(settings: CreateTopicsSettings) -> dict[str, str]:
+    """Return options with which the dead-letter topic accepts the topic's largest record and the headers we add.
 
     If the user may not read the options of the topic, return no options.
     """

@@ -97,8 +97,9 @@ def check_steps(steps: Iterable[Step]) -> Iterator[Line]:
         if not_passed:
             line = Line(SKIPPED, step.name, f"skipped, because it needs: {', '.join(not_passed)}")
         else:
-            # A step whose attempt writes or takes long has a `check`, which writes nothing and is done instead.
-            line = _do_within_timeout(step.name, step.check or step.attempt)
+            # If the attempt writes or takes long, the step has a `check`, which is done instead and writes nothing.
+            action = step.check or step.attempt
+            line = _do_within_timeout(step.name, action)
         has_passed[step.name] = line.mark == PASSED
         yield line
 

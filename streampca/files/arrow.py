@@ -43,7 +43,7 @@ def rows_of_arrow(path: str, options: FileOptions, row_group_bounds: tuple[int, 
         d = options.dimensions
         if d is None:
             d = _find_dimensions(tables, columns, path)
-            # Choose again with d, because the names depend on d: if there are d paths, each path names a dimension.
+            # Choose again, now with d: if there are as many paths as dimensions, the paths become the names.
             columns = choose_columns_by_schema(schema, options._replace(dimensions=d), path)
     vector_reader = columns.create_vector_reader(dimensions=d, value_name="record batch")
     return Rows(

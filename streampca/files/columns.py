@@ -289,16 +289,21 @@ def _expand(pattern: Path, value: Any, file: str, max_json_texts: int = MAX_JSON
     if not pattern:
         return {(): value}
     value, max_json_texts = parse_json_texts(value, max_json_texts)
-    # Null, an empty array, or a text that is not JSON. In an example row that was made from an Arrow schema, a map is
-    # [], and a text, which may hold JSON in other rows, is the name of its type: "string".
-    shows_no_names = value is None or value == [] or isinstance(value, str)
-    if shows_no_names:
+    if _shows_no_names(value):
         return {pattern: None}
     value_by_path = {}
     for step, value_at_step in _match_step(pattern[0], value, file).items():
         for further_path, found_value in _expand(pattern[1:], value_at_step, file, max_json_texts).items():
             value_by_path[(step, *further_path)] = found_value
     return value_by_path
+
+
+def _shows_no_names(value: Any) -> bool:
+    """Return whether a value is null, an empty array, or a text that is not JSON. Other rows may have names there.
+
+    In the example row of an Arrow schema, [] stands for a map, and the name of the type, "string", for a text.
+    """
+    return value is None or value == [] or isinstance(value, str)
 
 
 def _match_step(step: PathPart | Choice, value: Any, file: str) -> dict[PathPart | Choice, Any]:

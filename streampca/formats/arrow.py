@@ -192,9 +192,8 @@ def _type_with_bytes(arrow_type: Any, except_names: Collection[str], *, keeps_te
 def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
     """Return the vectors at the paths of `fields` in the rows of a record batch."""
     columns = _find_columns(batch, fields)  # None for a path into a type other than structs, such as a list
-    # A field with a name such as `indices` or `shape` says that an array beside it is a sparse vector or a tensor.
-    schema_text = str(batch.schema)  # has "name: type" for each field, also for nested ones
-    may_be_sparse_or_tensor = any(f"{name}:" in schema_text for name in fields.tensor_field_names)
+    # A sparse vector or a tensor has fields with names such as `indices` or `shape`.
+    may_be_sparse_or_tensor = _may_have_field(batch.schema, fields.tensor_field_names)
     has_conditions = len(fields.where) > 0
     if has_conditions or may_be_sparse_or_tensor:  # each row must be looked at
         return _read_objects(batch, fields)
@@ -204,6 +203,15 @@ def vectors_in(batch: Any, fields: NumberFields) -> RowVectors:
     if all(column is not None and are_numbers(column.type) for column in columns):
         return _read_number_columns(batch, columns, fields)
     return _read_objects(batch, fields)
+
+
+def _may_have_field(schema: Any, names: Collection[str]) -> bool:
+    """Return whether a field, or a field nested in it, seems to have one of these names.
+
+    The answer may be wrongly True, such as for the name `shape` and a field `my_shape`.
+    """
+    schema_text = str(schema)  # has "name: type" for each field, also for nested fields
+    return any(f"{name}:" in schema_text for name in names)
 
 
 def _read_number_columns(batch: Any, columns: Sequence[Column], fields: NumberFields) -> RowVectors:

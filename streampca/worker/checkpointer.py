@@ -140,8 +140,8 @@ class Checkpointer:
     def forget(self, partitions: Collection[int]) -> None:
         """Forget the folds of partitions that were revoked or lost."""
         self._assigned.forget(partitions)
-        # When partitions are released, `MemberState` drops the reported problem "partitions missing", even if some of
-        # them are still missing. Forget the last report, so that these are reported again.
+        # When partitions are released, `MemberState` drops the problem "partitions missing". Forget what was reported,
+        # so that the partitions that are still missing are reported again.
         self._why_missing_in_merge = {}
         self._missing_in_last_report = set()
 

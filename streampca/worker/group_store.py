@@ -204,8 +204,12 @@ class GroupStore:
             raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")
         self._source.commit(start_offsets, format_store_metadata(self._own_identity, is_start=True))
         committed = self.read_committed()  # may be without our offsets: `commit` raises nothing if it was refused
-        # A commit that is not marked as a start is of a checkpoint, or another tool's: its partition is left out.
-        return {p: committed[p].offset for p in start_offsets if p in committed and marks_start(committed[p].metadata)}
+        starts: dict[int, int] = {}
+        for partition in start_offsets:
+            # An offset without the mark is no start: it was committed after a checkpoint, or by another tool.
+            if partition in committed and marks_start(committed[partition].metadata):
+                starts[partition] = committed[partition].offset
+        return starts
 
     def commit(self, positions: Mapping[int, int]) -> None:
         """Commit the next offsets of partitions whose checkpoints are saved, with the identity of this store."""

@@ -151,7 +151,7 @@ class ConfluentConnection(ClientConnection):
         `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
         """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
-            # If there is no token, the login has failed for this reason, which librdkafka does not name.
+            # librdkafka says only that the login has failed. If we cannot get a token, the token's error is the cause.
             try:
                 self._tokens.current()
             except SourceError as token_error:
