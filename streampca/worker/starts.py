@@ -35,7 +35,9 @@ def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
     newest = [checkpoints.newest(number) for number in find_backfills(checkpoints)]
     backfills = [checkpoint for checkpoint in newest if checkpoint is not None]  # None: deleted since it was listed
     if not backfills:
-        raise SettingsError(f"start is backfill, and the store holds none of {checkpoints.topic}: run it first")
+        raise SettingsError(
+            f"start is backfill, but the store holds no backfill of {checkpoints.topic}: run `streampca backfill` first"
+        )
     return backfills
 
 

@@ -350,7 +350,7 @@ def test_a_partition_with_a_checkpoint_ignores_the_start_setting(timed: Environm
 
 
 def test_a_backfill_that_is_missing_is_an_error(timed: Environment) -> None:
-    assert "the store holds none of readings" in refusal(
+    assert "the store holds no backfill of readings" in refusal(
         SettingsError, make_worker(timed, make_worker_config(start="backfill")).run
     )
 
