@@ -177,11 +177,9 @@ class FoldConfig:
     def from_dict(cls, settings: Mapping[str, Any], names: Names = None) -> "FoldConfig":
         """Return the configuration that `as_dict` turned into these settings."""
         values = dict(settings)
-        # Undo what `as_dict` changes. It leaves out `factor`, which only tests set, and `missing_values` if empty.
-        # It writes `impute` as "impute" or "refuse" into the setting `missing`.
-        values.setdefault("missing_values", "")
-        values["factor"] = False
-        values["impute"] = values["missing"] == "impute"
+        values.setdefault("missing_values", "")  # `as_dict` leaves it out if it is empty
+        values["factor"] = False  # True (never keep Σ) only in tests and experiments; `as_dict` leaves it out
+        values["impute"] = values["missing"] == "impute"  # `as_dict` writes `impute` as the setting `missing`
         learning = LearningConfig(**{field.name: values[field.name] for field in fields(LearningConfig)})
         fold_names = [field.name for field in fields(cls) if field.name not in ("learning", "names")]
         # `as_dict` leaves out `where` if it is empty, which is its default.

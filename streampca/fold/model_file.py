@@ -217,7 +217,7 @@ def _find_problem(published: PublishedModel) -> str | None:
         values = getattr(model, name)
         if values.dtype not in (np.float64, np.float32) or not np.isfinite(values).all():
             return f"{name} holds values that are not finite numbers"
-    scale_or_ones = model.D  # 1/standard deviation of each dimension; 1 unless the stream is standardised
+    scale_or_ones = model.D  # `model.scale`, 1/standard deviation of each dimension; ones if it is None
     fits = scale_or_ones.shape == (d,) and scale_or_ones.dtype == np.float64
     if not fits or not (np.isfinite(scale_or_ones) & (scale_or_ones > 0)).all():
         return "the scale is not one positive number for each dimension"

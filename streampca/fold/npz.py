@@ -87,9 +87,9 @@ def encode(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
 def decode(data: bytes, kind: str, format_version: int, upgrade: Callable[..., Content] | None = None) -> Content:
     """Return header and arrays of a file that `encode` wrote.
 
-    `upgrade` converts header and arrays of a file of the version before. Raises `DamagedFileError` for other bytes,
-    `OtherKindError` for another kind, `NewerFormatError` for a newer version, and `EarlierFormatError` for an older
-    one.
+    `upgrade` converts header and arrays of a file of the version before. Raises `DamagedFileError` if `encode` has not
+    written the data or they are damaged, `OtherKindError` for a file of another kind, `NewerFormatError` for a newer
+    version, and `EarlierFormatError` for an older version that `upgrade` does not convert.
     """
     body = memoryview(data)[:-_DIGEST_LENGTH]
     digest = data[-_DIGEST_LENGTH:]

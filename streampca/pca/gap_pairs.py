@@ -139,10 +139,7 @@ def _compute_shown_changes(
 
     `covariance_before` is Σ before the block in the units of the data, as a packed lower triangle.
     """
-    before = prepared.before
-    known_before = before.known  # packed: share of the weight for which each pair was known before the block
-    if known_before is None:  # all pairs were known in all messages, if there were any
-        known_before = np.full(len(covariance_before), float(before.count > 0))
+    known_before = _get_known_shares(prepared.before, pairs_of_entries=len(covariance_before))
     if not prepared.filled:  # no message of the block lacks an entry, but earlier ones did
         return pairs.compute_changes_of_complete_block(
             product=product,
@@ -157,8 +154,8 @@ def _compute_shown_changes(
     return pairs.compute_changes(
         product=product,
         change_of_row_mean=step.filled_mean_change,
-        # y = fit + residual: all messages have fits, but only those that show an entry have a residual in it. The sums
-        # in `fits` separate the two in `product`. `kept_share` is what clipping has left.
+        # The sums in `fits` give the parts of `product` that contain a fit. All messages have fits, so these parts are
+        # averaged over more messages than the part of residuals alone.
         fits=_compute_fits(prepared.filled, prepared.weights.c, learned.kept_share),
         entries=step.entries,  # weights of the messages that show each entry
         shown_together=shown_together.astype(np.float64, copy=False),
@@ -167,6 +164,14 @@ def _compute_shown_changes(
         D=prepared.D,
         known=known_before,
     )
+
+
+def _get_known_shares(state: State, pairs_of_entries: int) -> F64:
+    """Return the share of the weight for which each pair of entries is known, packed."""
+    if state.known is not None:
+        return state.known
+    # The state leaves out `known` if each message has shown all pairs: all shares are 1, or 0 before any message.
+    return np.full(pairs_of_entries, float(state.count > 0))
 
 
 def _compute_fits(filled: Filled, c: F64, kept_share: F64) -> pairs.Fits:

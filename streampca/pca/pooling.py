@@ -139,18 +139,17 @@ def pool_groups(groups: Sequence[State], columns: int) -> PooledCovariance:
 
 
 def _complete_covariance(state: State) -> State:
-    """Estimate the covariances of entries that no message has together, and limit correlations to ±1.
+    """Estimate each missing covariance, and limit correlations to ±1.
 
-    If the state does not keep Σ, or if all pairs of entries were always known (`state.known` is None), the state is
-    returned as it is.
+    A covariance is missing if no message has both entries, and it was not estimated from filled entries before. If the
+    state does not keep Σ, or if all pairs of entries were always known (`state.known` is None), the state is returned
+    as it is.
     """
     if state.known is None or state.covariance is None:
         return state
     d = len(state.mean)
     S = triangle.unpack(state.covariance, d)
     known_shares = triangle.unpack(state.known, d)  # of the weight; above 0 if some message has both entries
-    # A pair of entries that no message has together may still have a covariance, from messages whose missing entries
-    # were filled. Only a pair whose covariance is still 0 is estimated.
-    has_covariance = (known_shares > 0) | (S != 0)
-    completed = missing.complete_covariance(S, has_covariance)
+    keep = (known_shares > 0) | (S != 0)  # S may hold an estimate, not 0, for a pair that no message has together
+    completed = missing.complete_covariance(S, keep)
     return replace(state, covariance=limit_correlations(completed)[np.tril_indices(d)])

@@ -97,24 +97,28 @@ def _compute_uncertainty(
     """Compute what the uncertainty of filled entries adds to the expected T² and SPE of each row, (b,).
 
     In each row, `missing` (b, d) says which entries m were filled. By probabilistic PCA, they are Φ_m z plus noise of
-    the variance σ², where the coordinates z have the covariance P (`posterior_covariance`, (b, k, k)). So their
-    covariance Cov, and its diagonal q (k,) along the axes U, are
+    the variance σ², where the coordinates z have the covariance P (k, k), one of `posterior_covariance` (b, k, k). So
+    the covariance of the filled entries is
 
         Cov = σ²I + Φ_m P Φ_mᵀ
-        q = diag(U_mᵀ Cov U_m) = diag(σ²U_mᵀU_m) + diag(U_mᵀΦ_m P Φ_mᵀU_m)
 
-    T² grows by Σ q_i/λ_i, where λ (k,) are the variances along the axes, and SPE grows by tr Cov − Σ q_i. All products
-    follow from U_mᵀΦ_m, because Φ = U diag(root) with root = √(λ − σ²).
+    The variances q (k,) of the filled entries along the axes, and the trace of Cov, each have a part from the noise and
+    a part from z:
+
+        q = σ² diag(U_mᵀU_m) + diag(U_mᵀΦ_m P Φ_mᵀU_m)
+        tr Cov = σ² · number of filled entries + tr(Φ_mᵀΦ_m P)
+
+    T² grows by Σ q_i/λ_i, where λ (k,) are the variances along the axes, and SPE grows by tr Cov − Σ q_i.
     """
-    # `np.vecdot(A, B)` is the diagonal of ABᵀ, for each row.
-    root = np.sqrt(variance - sigma2)
+    root = np.sqrt(variance - sigma2)  # Φ is U diag(root), so U_mᵀU_m and Φ_mᵀΦ_m follow from U_mᵀΦ_m
     U_Phi = U.T @ (Phi * missing[:, :, None])  # U_mᵀΦ_m, (b, k, k)
-    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k), because Φ_m is U_m diag(root)
-    # diag(σ²U_mᵀU_m) = σ² diag(U_mᵀΦ_m) / root
-    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root
-    along_axes = noise_along_axes + np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # q, (b, k)
-    # tr Cov: tr(Φ_m P Φ_mᵀ) = tr(Φ_mᵀΦ_m P), and P is symmetric
-    trace = sigma2 * missing.sum(axis=1) + np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)
+    Phi_Phi = root[:, None] * U_Phi  # Φ_mᵀΦ_m, (b, k, k)
+    noise_along_axes = sigma2 * np.diagonal(U_Phi, axis1=1, axis2=2) / root  # σ² diag(U_mᵀU_m), (b, k)
+    # `np.vecdot(A, B)` is the diagonal of ABᵀ, for each row.
+    signal_along_axes = np.vecdot(U_Phi @ posterior_covariance, U_Phi)  # diag(U_mᵀΦ_m P Φ_mᵀU_m), (b, k)
+    along_axes = noise_along_axes + signal_along_axes  # q of each row, (b, k)
+    signal_trace = np.vecdot(Phi_Phi, posterior_covariance).sum(axis=1)  # tr(Φ_mᵀΦ_m P), because P is symmetric
+    trace = sigma2 * missing.sum(axis=1) + signal_trace  # tr Cov, (b,)
     added_t2 = (along_axes / variance).sum(axis=1)
     added_spe = np.maximum(trace - along_axes.sum(axis=1), 0.0)  # rounding may make the difference negative
     return added_t2, added_spe

@@ -65,9 +65,6 @@ def estimate_spikes(
     2. The strength t of an axis is the larger solution of λ = σ²(1 + t)(1 + γ/t). This is the equation
        t² − bt + γ = 0 with b = λ/σ² − 1 − γ.
     3. t gives the variance of new messages along each axis. The next σ² is the mean variance in all other directions.
-
-    The result has the σ² before and after the last step 3: t was computed with `sigma2`, and the newer
-    `noise_of_new_messages` was computed from t.
     """
     sigma2 = compute_noise_variance(variance, dimensions, total_variance, dtype)
     axes_above_noise = 0
@@ -82,6 +79,7 @@ def estimate_spikes(
         # 3. `spikes.variance_of_new_messages` is computed from t.
         sigma2 = compute_noise_variance(spikes.variance_of_new_messages, dimensions, total_variance, dtype)
         axes_above_noise = int((b > smallest_b).sum())
+    # `spikes.sigma2` stays the σ² with which t was computed; the last σ² was computed from t.
     return spikes._replace(noise_of_new_messages=sigma2)
 
 

@@ -53,31 +53,30 @@ def compute_changes(
     product: F64, change_of_row_mean: F64, fits: Fits, entries: Entries, shown_together: F64, past: float,
     covariance: F64, D: F64, known: F64,
 ) -> PairChanges:  # fmt: skip
-    """Compute how a block with missing entries changes each covariance Σ_ij.
+    """Compute how a block with missing entries changes the covariance Σ_ij of each pair of entries.
 
-    All sums are over the messages of the block:
+    Entry i of a centred message is f_i + r_i. The fit f_i is the value that C predicts: row i of C times the
+    coordinates x of the message. The residual r_i is the rest, or 0 if the message does not show the entry.
 
-        c      weight of a message; the weight of the block, η, is their sum
-        f_i    fit: the value that C predicts for entry i, row i of C times the coordinates x of the message
-        r_i    residual: entry i of the centred message, less f_i; 0 if the message does not show the entry
-        q_i    share of the messages that show entry i, but at least RARELY_SHOWN
-        y      the message as it was learned, y_i = f_i + r_i/√q_i: with r_i alone, entry i would vary too little
-        n_ii   weight of the messages that show entry i
-        n_ij   weight of the messages that show entries i and j: `shown_together` (d, d), lower triangle
+    Each message was learned as y, y_i = f_i + r_i/√q_i: with r_i alone, an entry that some messages lack would vary too
+    little. q_i is the share of the messages that show entry i, but at least RARELY_SHOWN. So the sums in `product` and
+    `fits` have r_i/√q_i where the formulas have r_i.
 
-    The block replaces the share E of Σ_ij by B_ij, the mean product of both entries, about the mean before the block.
-    So the change is E (B_ij − Σ_ij). B_ij is the sum of four terms. In each, a sum of products is divided by the weight
-    of the messages that have both factors:
+    1. B_ij is the mean product of both entries in the block, about the mean before the block. It has four terms. In
+       each, a sum over the messages, with their weights c, is divided by the weight of the messages that have both
+       factors:
 
-        (sum of c f_i f_j)/η      ff/η                     ff: sum of c f_i f_j
-        (sum of c f_i r_j)/n_jj   fr · mean_factor_j       fr: sum of c f_i r_j/√q_j        mean_factor_j: √q_j/n_jj
-        (sum of c r_i f_j)/n_ii   rf · mean_factor_i       rf: sum of c r_i f_j/√q_i
-        (sum of c r_i r_j)/n_ij   rr/n_ij                  rr: (sum of c y_i y_j − ff − fr − rf) √q_i √q_j
+           (sum of c f_i f_j)/η         η: weight of the block, all of whose messages have fits
+           (sum of c f_i r_j)/n_jj      n_jj: weight of the messages that show entry j
+           (sum of c r_i f_j)/n_ii      n_ii: weight of the messages that show entry i
+           (sum of c r_i r_j)/n_ij      n_ij: weight of the messages that show both; `shown_together`, lower triangle
 
-    E is g/N′. g is the weight with which the block counts: η, or n_ij / RARELY_SHOWN if that is less, because B_ij is
-    uncertain if few messages show both entries. N′ = (1 − η) N + g is the weight for which the pair is known after the
-    block; N is `known`, packed. If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or
-    0 if N is 0.
+    2. The block counts with the weight g: η, or n_ij / RARELY_SHOWN if that is less, because B_ij is uncertain if few
+       messages show both entries. N′ = (1 − η) N + g is the weight for which the pair is known after the block, and N
+       is `known`. The block replaces the share E = g/N′ of Σ_ij.
+    3. The change is E (B_ij − Σ_ij).
+
+    If no message shows both entries, B_ij and E are estimates, and N′ is (1 − η) N + η, or 0 if N is 0.
 
     `product` (d, d), lower triangle, is the sum of c yyᵀ about a mean that moves within the block, by
     `change_of_row_mean` (d,). y is in the units of the data times D (d,), and `covariance`, the packed Σ before the
@@ -101,23 +100,25 @@ def compute_changes(
                 rf = RF[i - first, j]
                 known_before = past * known[row + j]  # (1 − η) N
                 if shown_together[i, j] > 0:
-                    # Sum of c y_i y_j. With the product of the changes of the mean added, it is about the mean before
-                    # the block. It has four parts: ff, fr, rf and the sum of c r_i r_j/√(q_i q_j).
+                    # Sum of c y_i y_j, about the mean before the block because the product of the changes is added
                     row_product = product[i, j] + change_of_row_mean[i] * change_of_row_mean[j]
-                    # Sum of c r_i r_j
+                    # Sum of c r_i r_j: without ff, fr and rf, the sum of c r_i r_j/√(q_i q_j) is left of y_i y_j.
                     rr = (row_product - ff - fr - rf) * (entries.root_q[i] * entries.root_q[j])
-                    moment = (  # B_ij
-                        ff / eta + fr * entries.mean_factor[j] + rf * entries.mean_factor[i] + rr / shown_together[i, j]
+                    moment = (  # 1. B_ij
+                        ff / eta
+                        + fr * entries.mean_factor[j]  # √q_j/n_jj
+                        + rf * entries.mean_factor[i]  # √q_i/n_ii
+                        + rr / shown_together[i, j]
                     )
-                    counted = min(eta, shown_together[i, j] / RARELY_SHOWN)  # g
-                    next_known[row + j] = known_before + counted
-                    replaced_share[row + j] = counted / next_known[row + j]
+                    counted_weight = min(eta, shown_together[i, j] / RARELY_SHOWN)  # 2. g
+                    next_known[row + j] = known_before + counted_weight
+                    replaced_share[row + j] = counted_weight / next_known[row + j]
                 else:
                     moment = _estimate_moment_if_never_together(entries, i, j, ff, fr, rf, eta)
                     replaced_share[row + j] = _compute_replaced_share_if_never_together(entries, i, j, eta)
                     next_known[row + j] = known_before + eta if known_before > 0 else 0.0
                 covariance_before = covariance[row + j] * (D[i] * D[j])  # in the units of the rows
-                change[i, j] = replaced_share[row + j] * (moment - covariance_before)
+                change[i, j] = replaced_share[row + j] * (moment - covariance_before)  # 3.
     return PairChanges(change, replaced_share, next_known)
 
 
