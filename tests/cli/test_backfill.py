@@ -75,7 +75,7 @@ def test_a_backfill_standardises_as_workers_do(tmp_path: Path, monkeypatch: pyte
 
 def run(settings: WorkerSettings, lake: Path, until: str | None = None, rejects: Path | None = None) -> None:
     files = FileOptions("embedding")
-    backfill_command.run(settings, [str(lake)], files, None, until, number=0, scheduler=None, rejects=rejects)
+    backfill_command.run(settings, [str(lake)], files, None, until, backfill_number=0, scheduler=None, rejects=rejects)
 
 
 def test_rejected_rows_are_written_to_a_file_and_an_end_needs_times(
@@ -103,7 +103,7 @@ def test_names_that_no_row_has_are_a_warning(
         )
         files = FileOptions(field)
         sources = [str(tmp_path / "a.parquet")]
-        backfill_command.run(settings, sources, files, None, None, number=0, scheduler=None, rejects=None)
+        backfill_command.run(settings, sources, files, None, None, backfill_number=0, scheduler=None, rejects=None)
         assert ("warning: none of the rows has a number at dust" in capsys.readouterr().err) == warns
 
 
@@ -180,7 +180,7 @@ def test_elements_that_change_their_places_from_file_to_file_are_a_warning(
             for _ in range(2):  # a second run finds what the first one has learned
                 backfill_command.run(
                     settings, [str(tmp_path / folder)], FileOptions(field), None, None,
-                    number=0, scheduler=None, rejects=None,
+                    backfill_number=0, scheduler=None, rejects=None,
                 )  # fmt: skip
                 shown = capsys.readouterr()
                 assert "60 vectors learned" in " ".join(shown.out.split())

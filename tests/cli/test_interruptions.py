@@ -221,7 +221,7 @@ def _reset(world: World, to: str = "2026-07-01T12:00+02:00", partition: int | No
 def _backfill(world: World) -> None:
     settings = WorkerSettings(topic=TOPIC, store="store", dimensions=D, components=2)
     files = FileOptions("embedding")
-    backfill.run(settings, [str(world.lake)], files, None, None, number=NUMBER, scheduler=None, rejects=None)
+    backfill.run(settings, [str(world.lake)], files, None, None, backfill_number=NUMBER, scheduler=None, rejects=None)
 
 
 def _create_topics(world: World, partitions: int = 3) -> None:
