@@ -221,14 +221,17 @@ class TopicChecks:
         )
 
     def _find_open_transactions(self) -> dict[int, int]:
-        """Return the offset of the open transaction in each partition that has an open transaction."""
+        """Return where a transaction is open that was open when the reader was opened: an offset for each partition.
+
+        The committed records end where the first open transaction begins. If this end is still before the end of the
+        log at the opening of the reader, a transaction from before the opening is still open. A later transaction does
+        not count, since it is probably just running.
+        """
         offsets = {}
         committed_bounds = self.reader.find_bounds()
         log_bounds_at_opening = self.reader.log_bounds  # these include the records of open transactions
         for partition, (_first, committed_end) in committed_bounds.items():
             _earliest, end_at_opening = log_bounds_at_opening[partition]
-            # If a transaction is open, the committed records end where the transaction begins. A transaction that began
-            # after the reader was opened does not count, since it is probably just running.
             if committed_end < end_at_opening:
                 offsets[partition] = committed_end
         return offsets

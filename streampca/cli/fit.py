@@ -89,7 +89,7 @@ def _open(
         rows = open_rows(file, file_options._replace(impute=options.missing == "impute"))
         fold_config = _create_fold_config(options, rows)
     learning_config = fold_config.learning
-    # Which numbers mean a missing entry is known only now, since `fold_config` may depend on the rows.
+    # The rows were opened without `missing_values`: these are settings of `fold_config`, which may depend on the rows.
     missing_values = MissingValues.of(learning_config.missing_values, learning_config.dtype)
     return rows._replace(missing_values=missing_values), fold_config
 

@@ -35,7 +35,7 @@ _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member h
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
     """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
     output_has_schema = settings.output_format in ("avro", "protobuf")
-    judge = Judge.of_projected(
+    judge = Judge.of_projected(  # rejects vectors that the model cannot project
         published.model.dimensions,
         settings.vector_dtype,
         impute=published.impute,

@@ -51,7 +51,10 @@ class BatchSpans(Observer):
         return decode_and_begin_span
 
     def observe(self, change: Change) -> None:
-        """End the span of a batch that was learned or projected."""
+        """End the span of a batch that was learned or projected; drop the spans of its partition's earlier batches.
+
+        An earlier batch whose span is still open was dropped and read again. A span that never ends is not recorded.
+        """
         event = change.event
         if not isinstance(event, BatchLearned | BatchTransformed):
             return
@@ -60,8 +63,6 @@ class BatchSpans(Observer):
                 continue
             span = self._open_spans.pop((partition, next_offset))
             is_span_of_this_batch = next_offset == event.next
-            # A span with a smaller next offset is of a batch that was dropped and read again. Without `end`, it is not
-            # recorded.
             if is_span_of_this_batch:
                 span.end()
 

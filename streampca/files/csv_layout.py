@@ -45,7 +45,8 @@ def find_csv_layout(path: str, options: FileOptions) -> CsvLayout:
     """
     separators = [options.separator] if options.separator else _SEPARATORS
     with input_errors(path, csv.Error), open_stream(path) as (file, _):
-        # The layout needs only a few lines. `suggest_skip_options` needs more, to find rows behind lines of text.
+        # The layout needs only a few lines. `suggest_skip_options` looks at more lines: a file may begin with many
+        # lines of text, which the user must skip.
         long_head = read_head(lines(file, options.encoding, options.skip_lines), _MAX_PREAMBLE)
         head = long_head[:_HEAD_LINES]
         separator = max(separators, key=lambda candidate: _rank_separator(candidate, head))

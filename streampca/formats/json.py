@@ -41,7 +41,8 @@ def _load_unusual(value: bytes) -> Any:
     try:
         return loads(text)
     except VectorError as error:
-        # Error messages call a prefix a frame, such as "a frame of AWS Glue's schema registry".
+        # The value is not JSON after a prefix. Say in the error which prefix the value begins with, if any; users know
+        # it as a frame, such as "a frame of AWS Glue's schema registry".
         frame_name = describe_foreign_prefix(value)  # "" if the value has no prefix of another encoding
         if not frame_name and has_schema_prefix:
             frame_name = "a schema registry's frame"

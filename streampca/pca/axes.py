@@ -247,8 +247,9 @@ def _restore_covariance(
 def _restore_total_variance(model: Model, covariance: F64) -> float:
     """Return the total variance of the state from which a model was made: the trace of the state's Σ (d, d).
 
-    If Σ has negative eigenvalues, `make_model` has raised small variances, and so the model's total variance. Otherwise
-    the model's total variance is returned, because the trace of the saved Σ is only equal to it up to rounding.
+    If Σ has negative eigenvalues, `make_model` has raised the smallest variances to their error, so the model's total
+    variance is greater than the trace. Otherwise the model's total variance is returned, because the trace of the saved
+    Σ is only equal to it up to rounding.
     """
     trace = float(covariance.trace())
     was_raised = trace < (1 - _ROUNDING) * model.total_variance

@@ -51,13 +51,19 @@ class EntryStep(NamedTuple):
     mean_change: F64  # δ: how far each mean moves
 
     def about_mean_before(self, squares: F64) -> F64:
-        """Convert Σc y², from centred messages y, to Σc (v − m₀)², about the mean before the block, (d,) each.
+        """Shift a sum of weighted squares (d,) from the running mean to the mean before the block.
 
-            y = √(1−a) (v − m)        Σc (v − m₀)² = Σc y² + (m₁ − m₀)²
+        It is the shift of a variance to another centre: a mean square about m₀ is the variance plus (m₁ − m₀)².
 
-        A filled message v has the share c of the weight, and the share a when it moves the mean m. Within the block, m
-        moves from m₀ to m₁, by `filled_mean_change`. If the past is taken as messages equal to m₀, all messages have
-        the mean m₁ and the variance Σc y². Their mean square about m₀ is larger by (m₁ − m₀)².
+            Σc (v − m₀)² = Σc y² + (m₁ − m₀)²,    y = √(1−a) (v − m)
+
+        - v: a filled message
+        - c: its share of the weight after the block
+        - a: its share of the weight when it moves the running mean m
+        - m₀, m₁: m before and after the block; they differ by `filled_mean_change`
+
+        Here all messages are those of the block, and the past, which counts as messages equal to m₀. Their mean is m₁,
+        and their variance is Σc y².
         """
         return squares + np.square(self.filled_mean_change)
 
@@ -142,7 +148,8 @@ def _sum_fits(prepared: PreparedBlock, learned: BlockResult) -> F64:
     learns_means = prepared.weights.a.any()  # a: weight of each message in the running mean, 0 without learned means
     if not filled or not learns_means:
         return np.zeros(len(prepared.origin))
-    # c is the share of a message in the weight after the block. A clipped message keeps only a share of its fit.
+    # c is the share of a message in the weight after the block. Clipping shortens a message, and so its fit, to
+    # `kept_share`. X (n, r) has the coordinates x of the messages as rows: Σc f = C Σc x.
     fit_weights = prepared.weights.c * learned.kept_share
     return filled.predictor.C @ (fit_weights @ filled.X)
 

@@ -112,7 +112,7 @@ class Settings(BaseModel):
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
         """Read and validate the settings, and find every mistake."""
-        # A file may also have settings of other commands.
+        # The names of the settings of all commands: a setting of another command in the file is not a mistake.
         known_names = collect_fields(Settings)
         given, mistakes = find_given_values(cls.model_fields, known_names, options, find_config_file(config))
         values = {name: given_value.value for name, given_value in given.items()}

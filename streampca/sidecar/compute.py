@@ -33,7 +33,10 @@ class Answer(NamedTuple):
 
 
 def project(published: PublishedModel, request: ProjectRequest, limits: Limits) -> Answer:
-    """Return the coordinates of vectors, their squared distances, and the scores that the request asks for."""
+    """Return the coordinates of vectors, their residuals, and the scores that the request asks for.
+
+    A residual is the squared distance of a vector from the plane of the components.
+    """
     projected = _project_request(published, request, limits)
     coordinates = projected.in_basis(request.basis)
     _check_finite(coordinates, projected.residual, row_field=_find_row_field(request))
@@ -128,7 +131,7 @@ def _require_one_row_field(request: VectorsRequest) -> None:
 
 
 def _find_row_field(request: VectorsRequest) -> str:
-    """Return the field of a request that holds its rows, for errors."""
+    """Return the field of a request that holds its rows, which errors name."""
     return "records" if request.vectors is None else "vectors"
 
 

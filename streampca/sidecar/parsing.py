@@ -175,7 +175,7 @@ def pack_rows(value: Any, name: str) -> Array:
 
 
 def _join_bytes(rows: Sequence[Any], name: str) -> Array:
-    """Return rows, decoded from base64 texts, as an array (n,), whose items are the bytes of a row.
+    """Return rows of bytes as an array (n,), whose items are the bytes of a row. The rows were base64 texts before.
 
     Raises `RequestError`.
     """

@@ -223,8 +223,7 @@ class Checkpoints:
         newest_known = self._memory.newest_known.get(partition)  # None: no checkpoint of the partition is known
         if newest_known is not None and newest_known in existing_offsets:
             return
-        # The store still has its identity, so no checkpoint was known yet, or a user has deleted the newest one.
-        if self.is_same_store():
+        if self.is_same_store():  # no checkpoint was known yet, or a user has deleted the newest one
             return
         name = partition_name(partition)
         lost_files = f"this store's own {identity.NAME}"  # now another store's identity is there, or none

@@ -328,8 +328,8 @@ class Transformer(MemberLoop):
         if has_earlier_partitions:
             self._require_same_topic()  # in a new topic of this name, the positions would mean other records
         else:
-            # This may be a new topic of the same name, which the settings do not fit: end the member if all its first
-            # records are rejected, as after a start.
+            # The topic may be a new one of the same name, which the settings do not fit. So, as after a start, the
+            # member ends if all records are rejected before it has accepted a vector.
             self._has_accepted_vector = False
         yield self._find_starts(writable)
 

@@ -195,10 +195,10 @@ class GroupStore:
         self._is_newly_assigned = True
 
     def agree_on_starts(self, start_offsets: Mapping[int, int]) -> dict[int, int]:
-        """Commit the offsets at which new partitions begin, and return the starts that the group has then.
+        """Commit the offsets at which new partitions begin, marked as starts. Return what the group then has as starts.
 
-        If another member has taken a partition meanwhile, the brokers refuse our commit. Then the result has the other
-        member's start of the partition, or no start if the group has none. Raises `TimeoutError`.
+        If another member has taken a partition meanwhile, the brokers refuse our commit. Then the result has the start
+        that the other member has committed, if it has committed one. Raises `TimeoutError`.
         """
         if self._own_identity is None:
             raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")

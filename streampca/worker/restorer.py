@@ -183,8 +183,8 @@ class Restorer:
         for loaded in self._run_for_each_partition(sizes, load):
             # `adopt_checkpoint` returns the fold, and raises if a checkpoint is of other settings or another topic.
             folds = {partition: self._topic.adopt_checkpoint(checkpoint) for partition, checkpoint in loaded.items()}
-            # A worker commits an offset after the checkpoint has reached the disk. Without such a commit, a power
-            # failure may still lose the file. So mark its partition: the next save writes the file again.
+            # A checkpoint without a committed offset may not have reached the disk: a worker commits only after that.
+            # So that a power failure cannot lose it, the next save writes it again.
             for partition in folds:
                 if not _was_any_save_committed(comparison.committed.get(partition)):
                     self._assigned.uncommitted.add(partition)
