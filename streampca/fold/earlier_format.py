@@ -91,11 +91,7 @@ def upgrade_model(header: Header, arrays: Arrays) -> tuple[Header, Arrays]:
     covariance_or_axes = arrays.get("learned")
     if covariance_or_axes is not None:
         is_covariance = covariance_or_axes.ndim == 1
-        if is_covariance:
-            rows, columns = np.tril_indices(len(is_seen))  # the dimensions of each pair, in the order of the packed Σ
-            is_known = is_seen[rows] & is_seen[columns]
-        else:
-            is_known = is_seen
+        is_known = find_smaller_of_each_pair(is_seen) if is_covariance else is_seen  # False is smaller than True
         arrays["known"] = is_known.astype(np.float64)
     return header, arrays
 
