@@ -43,7 +43,8 @@ def drop(
         store.delete(path)
     versions = models.find_containing(partition)  # workers may have published meanwhile
     models.delete(versions)
-    # Last: if the command is killed before, a repeated command finds a backfill by these files.
+    # The other files of the folder are deleted last: if the command is killed before, they remain, and a repeated
+    # command finds the folder by them.
     for path in other_files:
         store.delete(path)
     console().print(f"deleted {subject}, and {len(versions)} models that contained it")

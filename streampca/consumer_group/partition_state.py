@@ -37,8 +37,8 @@ class PartitionState(NamedTuple):
     def after(self, event: PartitionEvent, now: float) -> "PartitionState":
         """Return the state after an event of this partition; `now` is in monotonic seconds.
 
-        `unsaved_since` is when the oldest record that no save contains was read. An event that neither reads nor saves
-        records keeps it, or sets it to None if all records are saved (`_recheck_unsaved_since`).
+        `unsaved_since` is when the oldest record that no save contains was read. After an event that neither reads nor
+        saves records, `unsaved_since` is unchanged, or None if all records are saved (`_recheck_unsaved_since`).
         """
         match event:
             case PartitionStalled(lag=lag):

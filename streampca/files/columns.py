@@ -188,7 +188,7 @@ def _note_unexpected_columns(names_in_file: Sequence[str] | None, options: FileO
 
     `names_in_file` are None if the file does not name the dimensions.
     """
-    learned_names = options.names  # of the model's dimensions, in its order; None or empty: the file decides the order
+    learned_names = options.names  # of the dimensions, learned before; None or empty: the names of this file are taken
     if learned_names and not names_in_file:
         return ["its columns have no names, so they are read in their order"]
     if learned_names and list(learned_names) != names_in_file:

@@ -63,8 +63,9 @@ class NumberFields:
     ) -> None:
         """`paths` lead to the numbers in a value. Without paths, the value itself is the array of numbers.
 
-        `dimensions` may be 0 if it is not known yet. Then only `count_dimensions` may be called. Errors call a value
-        `value_name`, such as "record batch".
+        `dimensions` may be 0 if it is not known yet. Then only `count_dimensions` may be called. `value_name` is what
+        error messages call a value, such as "record batch". A value, or an element of its arrays, is left out unless it
+        meets the conditions `where`.
         """
         self.paths = paths
         self.dimensions = dimensions
@@ -75,9 +76,10 @@ class NumberFields:
         # Without paths, the only path is (), which leads to the value itself.
         self._steps_of_paths = [get_steps(path) for path in paths] or [()]
         self.tensor_field_names = tensor_field_names({steps[-1] for steps in self._steps_of_paths if steps})
-        """Names such as `shape`: an array in an object with such a field may be a tensor or a sparse vector.
+        """Names of fields, such as `shape`, beside which an array may be a tensor or a sparse vector.
 
-        The set is empty unless a path ends at the name `values` or `data`.
+        The numbers of a tensor or a sparse vector are in a field `values` or `data`. If no path ends at such a field,
+        the set is empty.
         """
         # All below is private, and prepared here once, because `pack` is called for each value.
         self._walk = Walk.along(self._steps_of_paths, where)

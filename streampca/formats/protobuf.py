@@ -513,7 +513,8 @@ def _parse_type_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     for the single index 0.
     """
     next_byte = schema_prefix_size(value)
-    # A damaged value may claim any number of indexes. Within these few bytes, the loop soon finds no further index.
+    # A damaged value may claim any number of indexes. Only these few bytes are parsed: at their end, `_parse_zigzag`
+    # raises.
     head = value[: next_byte + _MAX_INDEX_BYTES]
     count, next_byte = _parse_zigzag(head, next_byte)
     type_indexes = []

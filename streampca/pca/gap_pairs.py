@@ -116,9 +116,11 @@ def _add_changes_of_entries(
       from which it is predicted. 1 − E/η is negative, and takes the predictable part of the excess back.
     """
     prediction_factor = (1 - step.replaced_share / eta) * prediction.is_predicted
-    # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
+    # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x). The
+    # prediction has this change of the covariance in `covariances_with_x`.
     predicted_variance_change = np.vecdot(prediction.C, prediction.covariances_with_x)
     mean_change = step.mean_change + prediction_factor * prediction.mean
+    # A mean square about the old mean is the variance plus the square of the mean's whole move, shown and predicted.
     variance_about_old_mean = variance_before + shown_changes.change.diagonal()
     variance_about_new_mean = variance_about_old_mean - np.square(mean_change)
     return mean_change, variance_about_new_mean + prediction_factor * predicted_variance_change

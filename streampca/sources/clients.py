@@ -174,8 +174,8 @@ def open_reader(settings: KafkaSettings, topic: str) -> TopicReader:
 def _without_group(settings: KafkaSettings, topic: str) -> ConsumerSettings:
     """Return the settings of a consumer that reads a topic with the same connection, and is not in a group.
 
-    Only subclasses of `ConsumerSettings` name a group. The result is of `ConsumerSettings` itself, so it names none.
-    Without a group, kafka-python refuses a `group_instance_id`.
+    Only subclasses of `ConsumerSettings` can name a group. The result is of `ConsumerSettings` itself, so it has no
+    group, even if `settings` have one. Without a group, kafka-python refuses a `group_instance_id`.
     """
     fields = dict(settings) | {"topic": topic, "group_instance_id": None}
     return ConsumerSettings.model_construct(**fields)

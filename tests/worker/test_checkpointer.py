@@ -394,4 +394,6 @@ def test_ids_that_appear_or_vanish_between_runs_are_no_replacement(two: Environm
 
 def test_another_id_after_the_first_is_a_replacement(two: Environment) -> None:
     worker = make_worker(two, script=[50, report(two, "id-1"), 50, report(two, "id-2"), 50])
-    refusal(TopicReplacedError, worker.run)
+    text = refusal(TopicReplacedError, worker.run)
+    assert "id-1" in text
+    assert "id-2" in text
