@@ -104,6 +104,7 @@ class Checks:
             or isinstance(error, NewerFormatError)  # only a start ends: the member has taken no partition
             or (isinstance(error, TopicReplacedError) and replaced)
             or (isinstance(error, OffsetGapError) and bool(cut) and self._world.config.on_offset_gap == "fail")
+            or (isinstance(error, OffsetGapError) and replaced and bool(self._world.backfills))  # see `_is_outdated`
         )
 
     @property
@@ -149,19 +150,24 @@ class Checks:
         return bool(refusals & {TopicReplacedError, OffsetGapError}) and any(map(self._is_outdated, partitions))
 
     def _is_outdated(self, partition: int) -> bool:
-        """Whether the newest checkpoint of a partition must be refused."""
+        """Whether the newest checkpoint of a partition must be refused.
+
+        If no checkpoint tells that the topic was created again, a partition begins where the backfill ended. The new
+        topic may have no record there.
+        """
         entries = self._world.volume.entries
         files = [entries[path] for path in self._world.volume.files(f"{_CHECKPOINTS}/{partition}/")]
         if not (whole := [file for file in files if not file.is_damaged]):
             return False
         newest = decode(whole[-1].data)
-        if newest.topic_id != self._world.cluster.id:
+        log = self._world.cluster.logs[partition]
+        is_beyond_end = self._world.history.is_replaced and newest.fold.position > log.end
+        if newest.topic_id != self._world.cluster.id or is_beyond_end:
             return True
         last, cut = newest.fold.last, self._world.history.cuts.get(partition)
         if self._world.config.on_offset_gap != "fail" or cut is None or last is None or last.offset < cut:
             return False
-        records = self._world.cluster.logs[partition].records
-        return last not in {LastRecord(record.offset, record.leader_epoch) for record in records}
+        return last not in {LastRecord(record.offset, record.leader_epoch) for record in log.records}
 
     def _on_change(self, path: str) -> None:
         volume, name = self._world.mounted, posixpath.basename(path)

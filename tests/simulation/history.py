@@ -109,9 +109,13 @@ class Calm:
         self.rejected: set[Record] = set()  # that cannot be learned, up to the fold's position
 
     def checkpoints(self, offsets: Collection[int]) -> dict[int, bytes]:
-        """The checkpoint at each of these offsets that the course has; then the fold is at the last of them."""
+        """The checkpoint at each of these offsets that the course has; then the fold is at the last of them.
+
+        The first one may lie beyond the end: where a backfill ended, in a topic that was created again.
+        """
         first = self._jump.to if self._jump else self._start
-        return {offset: self._checkpoint(offset) for offset in sorted(offsets) if first <= offset <= self._course.end}
+        last = max(first, self._course.end)
+        return {offset: self._checkpoint(offset) for offset in sorted(offsets) if first <= offset <= last}
 
     def learn(self, offset: int) -> None:
         """Advance the fold to this offset, beyond the jump if there is one."""
