@@ -40,7 +40,7 @@ def add_block_with_gaps(
     shown_changes = _compute_shown_changes(prepared, learned, step, product, covariance_before)
     # 2. The weighted squares of the filled messages, (d,), limit the prediction for dead sensors.
     filled_squares = step.about_mean_before(product.diagonal())
-    prediction = predict_changes(prepared, learned, config.components, step, shown_changes.change, filled_squares)
+    prediction = predict_changes(prepared, config.components, step, shown_changes.change, filled_squares)
     variance_before = covariance_before[find_packed_diagonal(config.dimensions)] * D**2
     eta = prepared.eta  # share of the block in the weight
     prediction = _drop_if_variance_too_small(prediction, step, shown_changes, variance_before, eta)

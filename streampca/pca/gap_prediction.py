@@ -18,7 +18,6 @@ from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, power_of_two
 from streampca.pca.blocked import pairs
-from streampca.pca.blocked.block import BlockResult
 from streampca.pca.gaps import EntryStep
 from streampca.pca.missing import Predictor, make_predictor
 from streampca.pca.prepared_block import PreparedBlock
@@ -29,7 +28,6 @@ _LARGEST_MEAN_SQUARE = 30.0  # of the coordinates of a prediction; over all mess
 
 def predict_changes(
     prepared: PreparedBlock,
-    learned: BlockResult,
     components: int,
     step: EntryStep,
     covariance_change: F64,
@@ -72,10 +70,8 @@ def predict_changes(
     mean_factor, covariance_factor = _find_limiting_factors(coordinate_changes)  # 2.
     C = coordinate_changes.C
     change_with_x = coordinate_changes.covariances_with_x
-    was_clipped = (learned.kept_share < 1).any()
-    if was_clipped:  # a prediction could give dead sensors the variance that outliers had before clipping
-        is_dead = is_predicted & (step.replaced_share <= 0)
-        change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, filled_squares)
+    is_dead = is_predicted & (step.replaced_share <= 0)
+    change_with_x = _limit_dead_sensors(C, change_with_x, is_dead, filled_squares)
     return pairs.PredictedChanges(
         C=C,
         covariances_with_x=np.ascontiguousarray(change_with_x * covariance_factor),
@@ -174,10 +170,10 @@ def _limit_dead_sensors(C: F64, change_with_x: F64, is_dead: NDArray[np.bool_], 
     x (K,) are the coordinates of a message on the axes C (d, K). Row i of `change_with_x` (d, K) is the predicted
     change of the covariance of entry i with x. Returns `change_with_x`, scaled down.
 
-    All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. A message with
-    an outlier was clipped. Without a limit, the prediction could give dead sensors the variance that the outlier had
-    before clipping. So the variances of all dead sensors together may grow by at most the weighted squares of the
-    values that were filled in for them (`filled_squares`, (d,)). These values were clipped with the message.
+    All messages of the block lack the entry of a dead sensor, so its variance grows only by prediction. If a message is
+    extreme, the prediction could exceed what one message may add (centring.py). So the variances of all dead sensors
+    together may grow by at most the weighted squares of the values that were filled in for them (`filled_squares`,
+    (d,)). If the message is clipped, so are these values.
     """
     # Entry i is predicted as C_i x, so its variance changes by C_i · (change of the covariance of entry i with x).
     predicted_growth = np.vecdot(C, change_with_x)

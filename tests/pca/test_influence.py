@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
 from streampca.pca import axes
 from streampca.pca.arrays import F64
@@ -39,6 +39,14 @@ def added_at_most(state: State, rho: float, V: F64, center: bool) -> float:
     of_factor=st.booleans(),
     size=st.sampled_from([1.0, 30.0, 1e4, 1e100]),
 )
+@example(  # a dead sensor is predicted from an extreme message that is not clipped
+    d=3, n=129, seed=3609303932, half_life=np.inf, pause=1.0, missing=0.4, late=None, center=False, of_factor=False,
+    size=30.0,
+)  # fmt: skip
+@example(  # and from one that is clipped, after a pause
+    d=3, n=366, seed=1535199316, half_life=0.5, pause=10.0, missing=0.4, late=None, center=False, of_factor=False,
+    size=30.0,
+)  # fmt: skip
 @settings(max_examples=200, deadline=None)
 def test_no_message_adds_more_than_documented(
     d: int, n: int, seed: int, half_life: float, pause: float, missing: float, late: int | None, center: bool,
