@@ -28,7 +28,6 @@ from streampca.sources.record_size import record_size
 
 _CODE_IN_TEXT = re.compile(r"\[Error (\d+)\]")
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
-_CLOSE_TIMEOUT_S = 0.5
 
 
 class _TupleToValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
@@ -126,7 +125,7 @@ class KafkaPythonProducer(ClientProducer):
         self._produce(letter_to_resend)
 
     def close(self) -> None:
-        close_producer(self._producer, _CLOSE_TIMEOUT_S)
+        close_producer(self._producer)
 
 
 class KafkaPythonTransactions(ClientTransactions):
@@ -192,7 +191,7 @@ class KafkaPythonTransactions(ClientTransactions):
         call_transactional(producer, "begin_abort", deadline=time.monotonic() + ABORT_S)
 
     def _close_producer(self, producer: KafkaProducer) -> None:
-        close_producer(producer, _CLOSE_TIMEOUT_S)
+        close_producer(producer)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""
