@@ -201,10 +201,7 @@ class KafkaPythonConnection(ClientConnection):
         return "no answer in time" if is_late else one_line(error)
 
     def source_error(self, error: BaseException, *, lacks_key: bool = False) -> SourceError:
-        """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
-
-        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
-        """
+        """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed."""
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code
         match error:

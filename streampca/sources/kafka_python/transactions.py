@@ -108,21 +108,11 @@ class KafkaPythonProducer(ClientProducer):
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
-                self._resend_or_raise(oldest.record, error)  # adds a letter that is sent again to the end of the queue
+                code = getattr(error, "errno", None)  # Kafka's code
+                letter_to_resend = self._replace_refused_timestamp(oldest.record, code, error)
+                self._produce(letter_to_resend)  # adds it to the end of the queue
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
-
-    def _resend_or_raise(self, refused: ProducedRecord, error: KafkaError) -> None:
-        """If brokers have refused the timestamp of a dead letter, send the letter again with another timestamp.
-
-        Raises `SourceError` if brokers have refused a record for another reason.
-        """
-        code = getattr(error, "errno", None)  # Kafka's code
-        letter_to_resend = self._replace_refused_timestamp(refused, code)
-        if letter_to_resend is None:
-            lacks_key = refused.key is None  # a compacted topic refuses such a record, and the error must say so
-            raise self._connection.source_error(error, lacks_key=lacks_key) from None
-        self._produce(letter_to_resend)
 
     def close(self) -> None:
         close_producer(self._producer)
