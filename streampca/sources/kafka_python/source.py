@@ -139,8 +139,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             for partition, (offset, metadata) in offsets.items()
         }
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        tps = [TopicPartition(self._topic, partition) for partition in partitions]
+    def committed(self) -> dict[int, Committed]:
+        tps = [TopicPartition(self._topic, partition) for partition in self.partitions()]
         with self._connection.translate_errors("the committed offsets"):
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
