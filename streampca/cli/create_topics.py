@@ -5,7 +5,7 @@ from contextlib import closing
 from streampca.cli.console import console
 from streampca.settings.commands import CreateTopicsSettings
 from streampca.sources.broker_errors import TopicError
-from streampca.sources.clients import create_admin, refuse_compacted_topic
+from streampca.sources.clients import create_admin, read_configs, refuse_compacted_topic
 from streampca.sources.dead_letters import ADDED_BYTES
 from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE
 
@@ -59,8 +59,7 @@ def _options_of_dead_letter_topic(settings: CreateTopicsSettings) -> dict[str, s
 
     If the user may not read the options of the topic, return no options.
     """
-    with closing(create_admin(settings, settings.topic)) as admin:
-        configs = admin.topic_configs()
+    configs = read_configs(settings, settings.topic)
     if not configs:
         return {}
     largest_record_bytes = int(configs[MAX_MESSAGE])

@@ -11,7 +11,7 @@ from streampca.cli.console import console, iso_time, table
 from streampca.errors import SettingsError, SourceError
 from streampca.formats.codec import REASONS
 from streampca.settings.commands import DeadLettersSettings
-from streampca.sources.base import Outgoing, OutgoingFields, TransactionFailedError
+from streampca.sources.base import OutgoingFields, TransactionFailedError
 from streampca.sources.clients import create_replay, open_reader
 from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, ReadTopic, make_replay_note
 from streampca.transform.outputs import OUTPUT_TOO_LARGE
@@ -129,18 +129,12 @@ def send_letters(
         for letter in batch:
             sent_offsets[letter.partition].append(letter.offset)
         notes = [
-            _make_note(dead_letter_topic, partition, offsets) for partition, offsets in sorted(sent_offsets.items())
+            make_replay_note(dead_letter_topic, partition, offsets)
+            for partition, offsets in sorted(sent_offsets.items())
         ]
         send([*records, *notes])  # in one transaction
         sent_count += len(batch)
     return sent_count
-
-
-def _make_note(dead_letter_topic: str, partition: int, sent_offsets: Sequence[int]) -> Outgoing:
-    """Make the record that notes which letters of a partition were sent."""
-    value, headers = make_replay_note(sent_offsets)
-    time_of_sending = -1
-    return Outgoing(dead_letter_topic, partition, value, key=None, headers=headers, timestamp=time_of_sending)
 
 
 def _split_into_batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:

@@ -1,20 +1,13 @@
 """The checks of `streampca doctor` that compare options of topics: the largest record, and compaction."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 
 from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.settings.commands import ConsumerSettings, TransformSettings
-from streampca.sources.clients import create_admin
+from streampca.sources.clients import read_configs
 from streampca.sources.dead_letters import ADDED_BYTES
 from streampca.sources.topic_options import CLEANUP_POLICY, MAX_MESSAGE, is_compacted
-
-
-def read_configs(settings: ConsumerSettings, topic: str) -> Mapping[str, str]:
-    """Return the options of a topic; none if the user may not read them."""
-    with closing(create_admin(settings, topic)) as admin:
-        return admin.topic_configs()
 
 
 def compare_largest_record_sizes(settings: ConsumerSettings) -> str:

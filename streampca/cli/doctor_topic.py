@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from streampca.cli.doctor_options import check_output_keys, compare_largest_record_sizes, read_configs
+from streampca.cli.doctor_options import check_output_keys, compare_largest_record_sizes
 from streampca.cli.member_start import MemberStart
 from streampca.consumer_group.policy import RECORDS_TO_JUDGE_SETTINGS, explain_all_skipped
 from streampca.consumer_group.step import Step
@@ -19,7 +19,7 @@ from streampca.formats.epoch import describe_odd_timestamp, find_odd_timestamps
 from streampca.formats.record import Decoded, Record
 from streampca.settings.commands import TransformSettings, WorkerSettings
 from streampca.settings.field_paths import dimension_names
-from streampca.sources.clients import create_admin, open_reader
+from streampca.sources.clients import create_admin, open_reader, read_configs
 from streampca.sources.events import OutOfRange
 from streampca.sources.topic_options import is_compacted
 from streampca.sources.topic_reader import TopicReader

@@ -116,6 +116,6 @@ class MemberStart(ABC):
 
     def _read_committed_offsets(self) -> str:
         """Look up the offsets that the group has committed. Returns for how many partitions it has committed one."""
-        partitions = self.source.partitions()
-        self.committed = self.source.committed(partitions)
-        return f"{self.settings.group} has offsets of {len(self.committed)} of {len(partitions)} partitions"
+        self.committed = self.source.committed()
+        count = len(self.source.partitions())
+        return f"{self.settings.group} has offsets of {len(self.committed)} of {count} partitions"

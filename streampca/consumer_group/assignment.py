@@ -80,7 +80,6 @@ class Assignment(Generic[P]):
         # for a minute. So until this countdown is over, a foreign store is reported, and restoring is retried. It
         # begins with the first retry, whatever has failed; None before.
         self._foreign_store_countdown: Countdown | None = None
-        self._must_refuse_foreign_store = False  # True once the countdown is over: a foreign store ends the member
         self._undecoded_partitions: set[int] = set()  # paused, since their records cannot be decoded for now
         self._undecoded_pause = Countdown(_UNDECODED_PAUSE_S)
 
@@ -98,7 +97,7 @@ class Assignment(Generic[P]):
         self._notify(events.RestoreBegun(len(partitions)))
         self._add_to_restore(partitions)
         self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
-        self._do_restore_step()
+        self._do_restore_step(must_refuse_foreign_store=False)
 
     def release(self, partitions: Collection[int], *, lost: bool) -> None:
         """Drop partitions that were revoked or lost."""
@@ -218,17 +217,7 @@ class Assignment(Generic[P]):
         self._end_restore_attempt()
         self._to_restore |= set(partitions)
         self._retry_pause = Countdown(_FIRST_PAUSE_S)
-        self._reset_foreign_store_countdown()
-
-    def _reset_foreign_store_countdown(self) -> None:
-        """Tolerate a foreign store again, until a new countdown is over. The countdown begins with the next retry."""
         self._foreign_store_countdown = None
-        self._must_refuse_foreign_store = False
-
-    def _check_foreign_store_countdown(self, now: float) -> None:
-        """Note whether a foreign store must be refused from now on, since the countdown is over."""
-        countdown = self._foreign_store_countdown
-        self._must_refuse_foreign_store = countdown is not None and countdown.is_over(now)
 
     def _continue_restore(self, now: float) -> None:
         """Do the next step of the attempt to restore the progress of the assigned partitions from the store.
@@ -243,8 +232,9 @@ class Assignment(Generic[P]):
             if is_first_retry:  # after any error; the countdown matters only if the store is foreign
                 self._foreign_store_countdown = Countdown(_REFUSE_FOREIGN_STORE_AFTER_S)
             self._begin_attempt_when_due(now)
-        self._check_foreign_store_countdown(now)
-        self._do_restore_step()
+        countdown = self._foreign_store_countdown
+        is_countdown_over = countdown is not None and countdown.is_over(now)
+        self._do_restore_step(must_refuse_foreign_store=is_countdown_over)
 
     def _begin_attempt_when_due(self, now: float) -> None:
         """Begin another attempt to restore the remaining partitions if the pause after the last attempt is over.
@@ -256,11 +246,11 @@ class Assignment(Generic[P]):
             self._retry_pause = Countdown(next_pause_s)
             self._restore_attempt = self._restore_in_steps(sorted(self._to_restore))
 
-    def _do_restore_step(self) -> None:
+    def _do_restore_step(self, *, must_refuse_foreign_store: bool) -> None:
         """Do one step of the running attempt, if there is one, and begin to read the partitions that it has restored.
 
-        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one. If it
-        fails because the group saves to another store, and the countdown for this is over, raise `ForeignStoreError`.
+        If the step fails, report its error and end the attempt; `_begin_attempt_when_due` begins the next one. With
+        `must_refuse_foreign_store`, raise `ForeignStoreError` if it fails because the group saves to another store.
         """
         if self._restore_attempt is None:
             return
@@ -271,13 +261,13 @@ class Assignment(Generic[P]):
             return
         except (StoreError, ForeignStoreError, TimeoutError) as error:
             is_foreign_store = isinstance(error, ForeignStoreError)
-            if is_foreign_store and self._must_refuse_foreign_store:
+            if is_foreign_store and must_refuse_foreign_store:
                 raise
             self._restore_attempt = None
             self._notify(events.RestoreFailed(str(error)))
             return
         if restored:
-            self._reset_foreign_store_countdown()  # a partition was restored, so the store is not foreign
+            self._foreign_store_countdown = None  # a partition was restored, so the store is not foreign
             self._to_restore -= restored.keys()
             self._start_reading(restored)
 

@@ -96,24 +96,23 @@ class InFlight(Generic[R]):
         task = _Decoding(records.partition, records.nbytes, self._new_future(), handle, records)
         self._submit(task, partial(self._decode_records, records))
 
-    def submit_work(
-        self, partition: int, nbytes: int, function: Callable[[R | None], R], handle: Callable[[R], object]
-    ) -> None:
-        """Call a function in a thread, after earlier tasks of its partition; `handle` gets its result in the loop.
+    def submit_work(self, batch: Vectors, function: Callable[[R | None], R], handle: Callable[[R], object]) -> None:
+        """Let a function work on a batch in a thread; in the loop, `handle` then gets the function's result.
 
-        If the loop has not handled the result of the partition's previous work task yet, the function gets this result,
-        and starts from it. Otherwise it gets None, and starts from the loop's own state, such as a fold.
+        The function is called after earlier tasks of the partition. If the loop has not handled the result of the
+        previous work task yet, the function gets this result, and starts from it. Otherwise it gets None, and starts
+        from the loop's own state, such as a fold.
         """
-        previous_work = self._newest_work.get(partition)  # None: all results were handled or dropped
+        previous_work = self._newest_work.get(batch.partition)  # None: all results were handled or dropped
 
         def start_from_previous_result() -> R:
             # The previous task has ended. If it has failed, this raises its error again.
             previous_result = None if previous_work is None else previous_work.result()
             return function(previous_result)
 
-        task = _Task(partition, nbytes, self._new_future(), handle)
+        task = _Task(batch.partition, batch.nbytes, self._new_future(), handle)
         self._submit(task, start_from_previous_result)
-        self._newest_work[partition] = task.future
+        self._newest_work[batch.partition] = task.future
 
     def handle_ended(self) -> None:
         """Handle the results of ended tasks in their order, up to the first task that has not ended."""

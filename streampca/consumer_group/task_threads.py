@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
@@ -24,25 +24,19 @@ def create_threads() -> Executor:
     )
 
 
-class _Call(NamedTuple):
-    """A function to call, and where its result goes."""
-
-    function: Callable[[], Any]
-    result: Future[Any]
-
-
 class PartitionQueue:
     """The functions of one partition, which run one after the other in any thread of an executor."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._lock = Lock()
-        self._calls: deque[_Call] = deque()  # the first call runs in a thread, the others wait
+        # Functions to call, and where their results go. The first one runs in a thread, the others wait.
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
 
     def add(self, function: Callable[[], Any], result: Future[Any]) -> None:
         """Call a function in a thread when all earlier functions have ended; `result` gets its result or error."""
         with self._lock:
-            self._calls.append(_Call(function, result))
+            self._calls.append((function, result))
             is_first = len(self._calls) == 1  # a running call stays in `_calls`
         if is_first:
             self._executor.submit(self._run_first)

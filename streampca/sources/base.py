@@ -81,10 +81,10 @@ class Source(Protocol):
     def commit(self, positions: Mapping[int, int], metadata: str = "") -> None:
         """Commit offsets to the group, with `metadata` of at most 4096 bytes. A failure is only logged."""
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Ask for the group's committed offsets of these partitions; a partition without one is left out.
+    def committed(self) -> dict[int, Committed]:
+        """Ask for the group's committed offsets of all partitions; a partition without one is left out.
 
-        The partitions need not be assigned. Raises `TimeoutError` if no broker answers.
+        Raises `TimeoutError` if no broker answers.
         """
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:

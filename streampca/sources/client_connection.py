@@ -4,6 +4,7 @@ import re
 import ssl
 import time
 from abc import ABC, abstractmethod
+from typing import Any
 
 import structlog
 
@@ -62,6 +63,13 @@ class ClientConnection(ABC):
         """Ask one broker for the topic.
 
         Raises `TopicError` if the topic does not exist, another `SourceError` if no retry helps, and `TimeoutError`.
+        """
+
+    @abstractmethod
+    def source_error(self, error: Any, *, lacks_key: bool = False) -> SourceError:
+        """Return our error for an error of the client.
+
+        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
         """
 
     def describe(self, timeout_s: float = 2.0, wait_for_topic_s: float = _NEW_TOPIC_S) -> TopicDescription:

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -71,23 +71,24 @@ class ClientProducer(DeadLetters, ABC):
         headers = dead_letter_headers(self._settings.topic, partition, record, reason=reason, message=message)
         self._produce(ProducedRecord(record.value, record.key, headers, partition=None))
 
-    def _replace_refused_timestamp(self, letter: ProducedRecord, code: int | None) -> ProducedRecord | None:
+    def _replace_refused_timestamp(self, refused: ProducedRecord, code: int | None, error: Any) -> ProducedRecord:
         """Return a refused dead letter with the timestamp of its rejected record, to be sent again.
 
         A dead letter is first sent with the time of sending. If this machine's clock differs from the brokers', they
-        refuse this timestamp. Return None if the error `code` of the brokers has another cause, or sending again cannot
-        help.
+        refuse this timestamp. If the `code` of the brokers has another cause, or sending again cannot help, raises
+        `SourceError` for the error of the client.
         """
         is_time_refused = code in INVALID_RECORD_CODES  # a wrong timestamp is their most likely cause
-        was_replaced_before = letter.time_ms is not None
-        rejected_record_time_ms = read_timestamp_of_rejected(letter.headers)
+        was_replaced_before = refused.time_ms is not None
+        rejected_record_time_ms = read_timestamp_of_rejected(refused.headers)
         is_time_known = rejected_record_time_ms >= 0
         if not is_time_refused or was_replaced_before or not is_time_known:
-            return None
+            # A compacted topic refuses a record without a key, and the error must say so.
+            raise self._connection.source_error(error, lacks_key=refused.key is None) from None
         if not self._is_wrong_clock_logged:
             log.warning("clock differs from brokers, dead letters keep records' times", topic=self._topic)
             self._is_wrong_clock_logged = True
-        return letter._replace(time_ms=rejected_record_time_ms)
+        return refused._replace(time_ms=rejected_record_time_ms)
 
     def partitions(self) -> frozenset[int]:
         """Return the topic's partitions."""

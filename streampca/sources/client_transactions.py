@@ -63,7 +63,7 @@ class ClientTransactions(Transactions, ABC):
     client_error: type[Exception]  # what the client raises
     # The producer fills a batch up to this size, and sends a larger record alone in a batch. Brokers refuse batches as
     # a whole: a smaller record may be refused as too large because another record of its batch is.
-    batch_bytes = EACH_RECORD_ALONE
+    batch_bytes: int
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Creates readers and writers of topics, with the Kafka client that the settings name."""
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
@@ -126,14 +126,19 @@ def require_writable(settings: KafkaSettings, topic: str) -> int:
     return len(description.partitions)
 
 
+def read_configs(settings: KafkaSettings, topic: str) -> Mapping[str, str]:
+    """Return the options of a topic; none if the user may not read them. Raises `SourceError`."""
+    with closing(create_admin(settings, topic)) as admin:
+        return admin.topic_configs()
+
+
 def refuse_compacted_topic(settings: KafkaSettings, topic: str) -> bool:
     """Raise `SourceError` if a dead-letter topic is compacted, since compaction deletes dead letters.
 
     Return True if brokers say that the topic is not compacted. Return False if it is unknown whether the topic is
     compacted, because the user lacks the right DescribeConfigs.
     """
-    with closing(create_admin(settings, topic)) as admin:
-        configs = admin.topic_configs()
+    configs = read_configs(settings, topic)
     if is_compacted(configs):
         raise SourceError(
             f"dead-letter topic {topic} at {settings.bootstrap_servers} is compacted ({CLEANUP_POLICY}="

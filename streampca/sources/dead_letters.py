@@ -8,7 +8,7 @@ letters.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
@@ -171,9 +171,16 @@ def _hash_rejected_record(origin: Origin, letter: Record) -> bytes:
     return hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
 
 
-def make_replay_note(offsets: Iterable[int]) -> tuple[bytes, Headers]:
-    """Return the value and the headers of a replay note: the record that says which dead letters were replayed."""
-    return json.dumps(list(offsets)).encode(), [(_NOTE_HEADER, b"offsets")]
+def make_replay_note(dead_letter_topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+    """Return a replay note: the record that says which dead letters of a partition were replayed."""
+    return Outgoing(
+        topic=dead_letter_topic,
+        partition=partition,
+        value=json.dumps(offsets).encode(),
+        key=None,
+        headers=[(_NOTE_HEADER, b"offsets")],
+        timestamp=-1,  # the time of sending
+    )
 
 
 def read_replay_note(record: Record) -> list[int] | None:

@@ -169,7 +169,7 @@ class Transformer(MemberLoop):
             # The result of the partition's batch before is unused: batches do not depend on each other.
             return outputs.project(model, limit, batch)
 
-        self._in_flight.submit_work(batch.partition, nbytes=batch.nbytes, function=project, handle=self._write)
+        self._in_flight.submit_work(batch, function=project, handle=self._write)
 
     def _write(self, transformed: TransformedBatch) -> None:
         """Add the outputs and dead letters of a batch to the transaction, and report the batch."""

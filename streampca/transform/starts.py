@@ -108,7 +108,7 @@ class StartFinder:
 
     def _find_committed(self) -> Mapping[int, Committed]:
         """Return the group's offsets of all partitions of the topic."""
-        return self.source.committed(self.source.partitions())
+        return self.source.committed()
 
     def _choose_starts(
         self, partitions: Collection[int], last_transformed: Mapping[int, LastTransformed]

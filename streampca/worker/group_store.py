@@ -179,7 +179,7 @@ class GroupStore:
 
     def read_committed(self) -> Mapping[int, Committed]:
         """Return the offsets that the group has committed, by partition. Raises `TimeoutError`."""
-        return self._source.committed(self._source.partitions())
+        return self._source.committed()
 
     def note_assignment(self, comparison: StoreComparison, partitions: Collection[int]) -> None:
         """Note the store's identity, and warn of offsets of these partitions that other tools have set."""

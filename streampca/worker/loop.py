@@ -146,8 +146,7 @@ class Worker(MemberLoop):
     def _learn(self, batch: Vectors) -> None:
         """Learn a batch in a thread, after the earlier batches of its partition."""
         self._name_check.add(batch)  # for a warning if a name in the setting `field` never has a number
-        partition = batch.partition
-        current_fold = self._folds[partition]
+        current_fold = self._folds[batch.partition]
         config = self._config.fold
 
         def learn(last_learned: Learned | None) -> Learned:
@@ -156,7 +155,7 @@ class Worker(MemberLoop):
             return learn_batch(fold, batch, config)
 
         install = partial(self._install, batch)
-        self._in_flight.submit_work(partition, batch.nbytes, function=learn, handle=install)
+        self._in_flight.submit_work(batch, function=learn, handle=install)
 
     def _install(self, batch: Vectors, learned: Learned) -> None:
         """Send the dead letters of a batch, install the fold that has learned it, and report it.

@@ -154,11 +154,11 @@ def test_letters_that_the_memory_sink_writes_can_be_read() -> None:
 
 @given(st.sets(st.integers(0, 60)))
 def test_a_replay_note_holds_exactly_its_offsets(offsets: set[int]) -> None:
-    value, headers = dead_letters.make_replay_note(sorted(offsets))
-    assert dead_letters.read_replay_note(Record(0, value, headers=headers)) == sorted(offsets)
+    note = dead_letters.make_replay_note("dead", 0, sorted(offsets))
+    assert dead_letters.read_replay_note(Record(0, note.value, headers=note.headers)) == sorted(offsets)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
 def test_a_damaged_replay_note_is_not_read(value: bytes | None) -> None:
-    _, headers = dead_letters.make_replay_note([1])
-    assert not dead_letters.read_replay_note(Record(0, value, headers=headers))
+    note = dead_letters.make_replay_note("dead", 0, [1])
+    assert not dead_letters.read_replay_note(Record(0, value, headers=note.headers))

@@ -79,7 +79,7 @@ def test_committed_offsets_say_where_transform_resumes_and_of_which_topic(tmp_pa
     topic = MemoryTopic(2, TOPIC)
     source = MemorySource(topic)
     committed = {0: Position(7, LastRecord(6, 0)).as_committed("k=2 d=5", topic.id), 1: Committed(5, "k=2 d=5")}
-    source.committed = lambda partitions: committed  # type: ignore[method-assign]
+    source.committed = lambda: committed  # type: ignore[method-assign]
     start.source = source
     start.topic_id = topic.id
     start.output_partitions = 2

@@ -78,8 +78,7 @@ class Loop:
         def work(before: list[float] | None) -> list[float]:
             return [*(installed if before is None else before), *batch.decoded.vectors[:, 0].tolist()]
 
-        partition = batch.partition
-        self.tasks.submit_work(partition, batch.nbytes, work, lambda result: self.install(partition, result))
+        self.tasks.submit_work(batch, work, lambda result: self.install(batch.partition, result))
 
     def install(self, partition: int, result: list[float]) -> None:
         self.installed[partition] = result

@@ -78,9 +78,9 @@ class MemorySource:
             self._topic.committed.update(positions)
             self._topic.metadata.update(dict.fromkeys(positions, metadata))
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+    def committed(self) -> dict[int, Committed]:
         self._topic.require_broker()
-        offsets = {p: offset for p, offset in self._topic.committed.items() if p in partitions}
+        offsets = {p: offset for p, offset in self._topic.committed.items() if p in self.partitions()}
         return {p: Committed(offset, self._topic.metadata.get(p, "")) for p, offset in offsets.items()}
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:

@@ -109,9 +109,9 @@ class ClusterSource(MemorySource):
             super().commit(ours, metadata)
         self.process.call("committed")
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+    def committed(self) -> dict[int, Committed]:
         self._request("offsets")
-        return super().committed(partitions)
+        return super().committed()
 
     def offsets_at(self, partitions: Collection[int], time_ms: int | None) -> dict[int, int]:
         self._request("offsets")

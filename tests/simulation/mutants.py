@@ -88,7 +88,7 @@ def _seeks_to_the_start(self: Assignment[Fold], folds: Mapping[int, Fold]) -> No
 
 def _seeks_to_committed(self: Assignment[Fold], folds: Mapping[int, Fold]) -> None:
     self.progress |= folds
-    committed = {p: found.offset for p, found in self._source.committed(list(folds)).items()}
+    committed = {p: found.offset for p, found in self._source.committed().items() if p in folds}
     self._source.seek(dict.fromkeys(folds) | committed)
 
 

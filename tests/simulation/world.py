@@ -85,7 +85,7 @@ class World(Site):
         checks = EventChecks(self, machine.mount)
         worker = Worker(self.config, source, in_flight, dead_letters, writer, checks.notify)
         with suppress(TimeoutError, StoreBusyError):  # as a start does, which waits for them
-            topic_id, committed = source.topic_id(), source.committed(source.partitions())
+            topic_id, committed = source.topic_id(), source.committed()
             check_before_joining(checkpoints, self.config.fold, topic_id, committed)
         self._run(machine, worker, lambda: any(fold.stats.learned for fold in worker._folds.values()))
 

@@ -26,6 +26,9 @@ class ConnectionWithoutClient(ClientConnection):
     def _ask_for_topic(self, timeout_s: float) -> str:
         raise TimeoutError
 
+    def source_error(self, error: object, *, lacks_key: bool = False) -> SourceError:
+        raise NotImplementedError
+
 
 @pytest.fixture(autouse=True)
 def _log_outages_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

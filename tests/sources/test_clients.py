@@ -54,13 +54,13 @@ def test_without_the_library_of_a_compression_the_error_says_what_to_install(
 def test_a_late_answer_is_not_returned_by_a_later_call(log: OnKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     member = log.open()
     commit(log, 1)
-    assert member.committed([0])[0].offset == 1
+    assert member.committed()[0].offset == 1
     with log.broker.frozen(), monkeypatch.context() as hurry:
         hurry.setattr(kafka_python, "_OFFSETS_TIMEOUT_MS", 300)
         hurry.setattr(confluent, "_OFFSETS_TIMEOUT_S", 0.3)
-        refusal(TimeoutError, member.committed, [0])
+        refusal(TimeoutError, member.committed)
     commit(log, 2)
-    assert member.committed([0])[0].offset == 2
+    assert member.committed()[0].offset == 2
 
 
 def commit(log: OnKafka, offset: int) -> None:

@@ -310,7 +310,7 @@ def test_a_recreated_topic_has_another_id_and_no_committed_offsets(make: Make) -
     wait_until(lambda: log.read_committed_offsets() == {0: 4}, what="the commit")
     log.recreate()
     assert source.topic_id() not in ("", before)
-    wait_until(lambda: not source.committed({0}), what="the deletion of the offsets")
+    wait_until(lambda: not source.committed(), what="the deletion of the offsets")
 
 
 @pytest.mark.usefixtures("quick_metadata")
@@ -359,19 +359,17 @@ def test_committed_offsets_are_those_of_the_group(make: Make) -> None:
     """Asked for while the assignment is handled: the worker compares them with its checkpoints before it reads."""
     log = make(3, 20)
     reader = join_group(log.open())
-    assert reader.source.committed({0, 1, 2}) == {}
+    assert reader.source.committed() == {}
     reader.source.seek({0: None, 1: None, 2: None})
     reader.read_to({0: 20, 1: 20, 2: 20})
     store = '{"store":"é"}'
     reader.source.commit({0: 7, 1: 20}, store)
     expected = {0: Committed(7, store), 1: Committed(20, store)}
-    reader.poll_until(lambda: reader.source.committed({0, 1, 2}) == expected)
-    assert reader.source.committed({1}) == {1: (20, store)}
-    assert reader.source.committed(set()) == {}
+    reader.poll_until(lambda: reader.source.committed() == expected)
     heir = Reader(log.open())
-    assert heir.source.committed({0, 1, 2}) == expected  # before it joins the group, which it does when it polls
+    assert heir.source.committed() == expected  # before it joins the group, which it does when it polls
     reader.poll_times(5, 0.2)
     assert reader.events_of_type(Revoked) == []
     reader.source.close()
     assert heir.wait_for_assignment() == {0, 1, 2}
-    assert heir.source.committed({0, 1, 2}) == expected
+    assert heir.source.committed() == expected

@@ -47,7 +47,7 @@ def test_all_of_a_transaction_is_visible_or_nothing(log: Backend) -> None:
     assert transactions.partitions(log.output) == 2
     transactions.send([record(log, b"aborted")])
     transactions.abort()
-    assert source.committed([0]) == {}
+    assert source.committed() == {}
     transactions.send([record(log, b"a", key=b"k", headers=[("h", b"v")], timestamp=1234)])
     transactions.send([record(log, None, partition=1)])
     offsets = {0: Committed(7, "as agreed"), 1: Committed(3, "é" * 15)}
@@ -55,9 +55,9 @@ def test_all_of_a_transaction_is_visible_or_nothing(log: Backend) -> None:
     first, second = log.read_output()
     assert (first.value, first.key, list(first.headers), first.timestamp) == (b"a", b"k", [("h", b"v")], 1234)
     assert (second.value, second.partition) == (None, 1)
-    assert source.committed([0, 1]) == offsets
+    assert source.committed() == offsets
     transactions.commit({0: Committed(8)})  # without records
-    assert source.committed([0])[0].offset == 8
+    assert source.committed()[0].offset == 8
 
 
 @on_broker
@@ -86,7 +86,7 @@ def test_a_member_that_the_group_has_given_up_cannot_commit(log: Backend, has_no
         reader.poll_until(lambda: reader.events_of_type(Lost))
     refusal(TransactionFailedError, transactions.commit, {0: Committed(1)})
     refusal(TransactionFailedError, transactions.send, [record(log, b"b")])  # until it has recovered
-    assert source.committed([0]) == {}
+    assert source.committed() == {}
     reader.wait_for_assignment()
     transactions.recover()
     transactions.send([record(log, b"c")])
@@ -152,7 +152,7 @@ def test_a_membership_that_another_thread_loses_during_a_commit_is_read_once(
     lost = property(lambda self: next(memberships, None), lambda self, value: None)
     monkeypatch.setattr(type(source), "membership", lost, raising=False)
     transactions.commit({0: Committed(1)})
-    assert source.committed([0])[0].offset == 1
+    assert source.committed()[0].offset == 1
     assert values(log) == [b"a"]
 
 

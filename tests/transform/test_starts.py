@@ -285,8 +285,8 @@ def test_a_member_is_not_refused_because_another_one_writes_the_first_outputs_me
     starting = Member(world)
     committed, looks = starting.source.committed, []
 
-    def look(partitions: Any) -> Any:
-        looks.append(committed(partitions))
+    def look() -> Any:
+        looks.append(committed())
         if len(looks) == 1:
             Member(world).run()
         return looks[-1]
@@ -304,8 +304,8 @@ def test_a_member_waits_if_offsets_are_deleted_while_it_looks_for_the_last_outpu
     starting = Member(world, start="outputs")
     committed, looks = starting.source.committed, []
 
-    def look(partitions: Any) -> Any:
-        looks.append(committed(partitions))
+    def look() -> Any:
+        looks.append(committed())
         forget_offsets(world)
         return looks[-1]
 

@@ -103,7 +103,7 @@ class WorkerFixture:
     def _check_store(self) -> None:
         """The last steps of `streampca worker`'s start; without its waiting, which `Worker` repeats."""
         with suppress(TimeoutError, StoreBusyError):
-            topic_id, committed = self.source.topic_id(), self.source.committed(self.source.partitions())
+            topic_id, committed = self.source.topic_id(), self.source.committed()
             check_before_joining(self.checkpoints, self.config.fold, topic_id, committed)
 
     def stop(self, cause: str) -> None:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Collection
 from unittest import mock
 
 import pytest
@@ -47,10 +46,10 @@ def leave_unanswered(worker: WorkerFixture, question: int | None) -> None:
     """Let one question about committed offsets fail, of those that are asked in turn; None: none."""
     ask, questions = worker.source.committed, itertools.count()
 
-    def committed(partitions: Collection[int]) -> dict[int, Committed]:
+    def committed() -> dict[int, Committed]:
         if next(questions) == question:
             raise TimeoutError("no broker answers")
-        return ask(partitions)
+        return ask()
 
     worker.source.committed = committed  # type: ignore[method-assign]
 
@@ -95,7 +94,7 @@ def test_a_deleted_or_replaced_identity_can_be_written_back_as_the_error_shows_i
 @two_partitions
 def test_an_identity_that_is_deleted_while_the_store_is_examined_is_not_replaced(env: Environment) -> None:
     ours, checkpoints = identity.ensure(env.store), Checkpoints(env.store, TOPIC)
-    committed = MemorySource(env.topic).committed([0, 1])
+    committed = MemorySource(env.topic).committed()
     take_snapshot = checkpoints.snapshot
 
     def delete_first() -> Checkpoints:

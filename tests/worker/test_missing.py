@@ -368,7 +368,7 @@ def test_a_model_misses_what_it_contains_and_checkpoints_do_not(
 @pytest.mark.parametrize("partition", [0, BACKFILL])
 def test_doctor_names_what_is_missing(env: Environment, partition: int) -> None:
     source = make_worker(env).source
-    committed = source.committed(source.partitions())
+    committed = source.committed()
     refuse_missing(env.checkpoints, env.models, committed, env.topic.id)
     delete(env, partition)
     text = refusal(PartitionsMissingError, refuse_missing, env.checkpoints, env.models, committed, env.topic.id)

@@ -146,10 +146,6 @@ class ConfluentConnection(ClientConnection):
         return is_permanent(error)
 
     def source_error(self, error: KafkaError, *, lacks_key: bool = False) -> SourceError:
-        """Return our error for an error of the client.
-
-        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
-        """
         if error.code() == KafkaError._AUTHENTICATION and self._tokens is not None:
             # librdkafka says only that the login has failed. If we cannot get a token, the token's error is the cause.
             try:

@@ -151,11 +151,11 @@ class ConfluentSource(ClientSource):
         """Return offsets in the form in which the client commits them."""
         return [TopicPartition(self._topic, partition, *committed) for partition, committed in offsets.items()]
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        """Ask for the group's committed offsets of these partitions; a partition without one is left out."""
-        tps = [TopicPartition(self._topic, partition) for partition in partitions]
+    def committed(self) -> dict[int, Committed]:
+        """Ask for the group's committed offsets of all partitions; a partition without one is left out."""
+        tps = [TopicPartition(self._topic, partition) for partition in self.partitions()]
         with self._connection.translate_errors("the committed offsets"):
-            answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S) if tps else []
+            answer = self._consumer.committed(tps, timeout=_OFFSETS_TIMEOUT_S)
         committed = {}
         for tp in answer:
             if tp.error is not None:

@@ -260,9 +260,7 @@ class ConfluentProducer(ClientProducer):
             self._waiting_since = time.monotonic()
             self._replace_producer_after_s = REPLACE_CLIENT_AFTER_S  # each replacement had doubled it
             return
-        letter_to_resend = self._replace_refused_timestamp(record, error.code())
-        if letter_to_resend is None:
-            raise self._connection.source_error(error, lacks_key=record.key is None)
+        letter_to_resend = self._replace_refused_timestamp(record, error.code(), error)
         del self._unacknowledged[number]
         self._letters_to_resend.append(letter_to_resend)
 

@@ -12,6 +12,8 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition, errors
 
 from streampca.sources.base import Committed
 
+_CLOSE_TIMEOUT_S = 0.5
+
 
 def rejoin_group(consumer: KafkaConsumer) -> None:
     """Ask for a rebalance at the next poll.
@@ -63,15 +65,15 @@ def drop_paused_records(consumer: KafkaConsumer, partition: TopicPartition) -> N
     consumer._fetcher._paused_partition_records.pop(partition, None)
 
 
-def close_producer(producer: KafkaProducer, timeout_s: float) -> None:
-    """Close the producer without sending what is left, within about twice `timeout_s`.
+def close_producer(producer: KafkaProducer) -> None:
+    """Close the producer without sending what is left, within about a second.
 
-    Fault of kafka-python: `close` waits up to `timeout_s` for the records that were not sent yet, and then as long for
+    Fault of kafka-python: `close` waits up to its timeout for the records that were not sent yet, and then as long for
     its thread.
     """
     producer._sender.force_close()
     with contextlib.suppress(errors.KafkaTimeoutError):  # its thread will end later
-        producer.close(timeout=timeout_s)
+        producer.close(timeout=_CLOSE_TIMEOUT_S)
 
 
 def call_transactional(producer: KafkaProducer, method: str, *arguments: Any, deadline: float) -> None:

@@ -28,7 +28,6 @@ from streampca.sources.oauth_tokens import OAuthTokens, create_tokens
 _FIRST_CONNECTION_S = 6.0
 _FIRST_ANSWER_S = 3.0
 _REQUEST_TIMEOUT_S = 20.0  # if a broker does not answer for this long, it counts as away
-_CLOSE_TIMEOUT_S = 0.5
 _RETRY_S = 0.1
 _CHECK_S = 0.005  # between two looks at the client's metadata
 api_version: tuple[int, int] | None = None
@@ -93,7 +92,7 @@ class KafkaPythonConnection(ClientConnection):
             self.require_topic(_FIRST_ANSWER_S)
         except SourceError:
             if isinstance(client, KafkaProducer):  # its own `close` waits without limit
-                close_producer(client, _CLOSE_TIMEOUT_S)
+                close_producer(client)
             else:
                 client.close()
             raise
@@ -202,10 +201,7 @@ class KafkaPythonConnection(ClientConnection):
         return "no answer in time" if is_late else one_line(error)
 
     def source_error(self, error: BaseException, *, lacks_key: bool = False) -> SourceError:
-        """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed.
-
-        `lacks_key` says whether the error is the refusal of a record that has no key: a compacted topic needs keys.
-        """
+        """Return our error for an error of the client; a `NoBrokerError` if a later request may succeed."""
         text = one_line(error)
         code = getattr(error, "errno", None)  # Kafka's code
         match error:

@@ -56,7 +56,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         self._consumer = self._connection.start(KafkaConsumer, **_consumer_options(settings))
         self._revoked: set[TopicPartition] = set()  # partitions with an event `Revoked` in the current rebalance
         self._is_static_member = settings.group_instance_id is not None
-        self._partitions_before: frozenset[int] = frozenset()  # all partitions of the topic, at the last poll
+        self._partitions_before = self._connection.partitions()  # all partitions of the topic, at the last poll
         # Our listener raises `_SuspendError` to end the client's poll, so that the worker can handle a rebalance before
         # it proceeds. The client would log this error as a failure.
         logging.getLogger("kafka.coordinator.consumer").addFilter(_is_not_suspend_error)
@@ -139,8 +139,8 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
             for partition, (offset, metadata) in offsets.items()
         }
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
-        tps = [TopicPartition(self._topic, partition) for partition in partitions]
+    def committed(self) -> dict[int, Committed]:
+        tps = [TopicPartition(self._topic, partition) for partition in self.partitions()]
         with self._connection.translate_errors("the committed offsets"):
             return client_internals.read_committed_offsets(self._consumer, tps, _OFFSETS_TIMEOUT_MS)
 
@@ -169,8 +169,7 @@ class KafkaPythonSource(ClientSource, ConsumerRebalanceListener):  # type: ignor
         know that it leads, so it never looks for new partitions.
         """
         partitions = self.partitions()
-        is_first_poll = not self._partitions_before
-        has_new_partitions = not is_first_poll and not partitions <= self._partitions_before
+        has_new_partitions = not partitions <= self._partitions_before
         if self._is_static_member and has_new_partitions:
             client_internals.rejoin_group(self._consumer)
         self._partitions_before = partitions

@@ -28,7 +28,6 @@ from streampca.sources.record_size import record_size
 
 _CODE_IN_TEXT = re.compile(r"\[Error (\d+)\]")
 _DELIVERY_TIMEOUT_MS = 2**31 - 1  # waits for an absent broker without limit
-_CLOSE_TIMEOUT_S = 0.5
 
 
 class _TupleToValue(Serializer):  # type: ignore[misc]  # kafka-python has no types
@@ -109,24 +108,14 @@ class KafkaPythonProducer(ClientProducer):
                 is_brokers_answer = oldest.answer.exception is error
                 if not is_brokers_answer:  # no answer has come in time
                     break
-                self._resend_or_raise(oldest.record, error)  # adds a letter that is sent again to the end of the queue
+                code = getattr(error, "errno", None)  # Kafka's code
+                letter_to_resend = self._replace_refused_timestamp(oldest.record, code, error)
+                self._produce(letter_to_resend)  # adds it to the end of the queue
             self._unacknowledged.popleft()
         return len(self._unacknowledged)
 
-    def _resend_or_raise(self, refused: ProducedRecord, error: KafkaError) -> None:
-        """If brokers have refused the timestamp of a dead letter, send the letter again with another timestamp.
-
-        Raises `SourceError` if brokers have refused a record for another reason.
-        """
-        code = getattr(error, "errno", None)  # Kafka's code
-        letter_to_resend = self._replace_refused_timestamp(refused, code)
-        if letter_to_resend is None:
-            lacks_key = refused.key is None  # a compacted topic refuses such a record, and the error must say so
-            raise self._connection.source_error(error, lacks_key=lacks_key) from None
-        self._produce(letter_to_resend)
-
     def close(self) -> None:
-        close_producer(self._producer, _CLOSE_TIMEOUT_S)
+        close_producer(self._producer)
 
 
 class KafkaPythonTransactions(ClientTransactions):
@@ -192,7 +181,7 @@ class KafkaPythonTransactions(ClientTransactions):
         call_transactional(producer, "begin_abort", deadline=time.monotonic() + ABORT_S)
 
     def _close_producer(self, producer: KafkaProducer) -> None:
-        close_producer(producer, _CLOSE_TIMEOUT_S)
+        close_producer(producer)
 
     def _code_and_text(self, error: Exception) -> tuple[int | None, str]:
         """Return the error's code in Kafka's protocol, None if it has no code, and its text in one line."""

@@ -15,15 +15,15 @@ class TransformSource(ClusterSource):
 
     cluster: TransformCluster
 
-    def committed(self, partitions: Collection[int]) -> dict[int, Committed]:
+    def committed(self) -> dict[int, Committed]:
         self._request("offsets")
         deadline = self.cluster.scheduler.now + _ANSWER_S
-        while not self.is_stable(partitions):
+        while not self.is_stable(self.partitions()):
             if self.cluster.scheduler.now >= deadline:
                 raise TimeoutError("the offsets are not stable")
             self.cluster.scheduler.sleep(_PAUSE_S)
             self._request("offsets")
-        return MemorySource.committed(self, partitions)
+        return MemorySource.committed(self)
 
     def is_stable(self, partitions: Collection[int]) -> bool:
         return self.cluster.coordinator.is_stable(partitions)
