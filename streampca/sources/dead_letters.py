@@ -23,6 +23,7 @@ _ERROR_HEADERS = [  # the last headers of a dead letter, in this order
 ]
 _NOTE_HEADER = "streampca.replayed"  # the only header of a replay note
 _REPLAYS_HEADER = "streampca.replays"  # of a replayed record: how often it was replayed
+_LONGEST_COUNT = 9  # digits; a header with more does not come from a replay
 _LETTER_HEADER = "streampca.dead-letter"  # of a replayed record: topic, partition and offset of its dead letter
 
 ReadTopic: TypeAlias = Callable[[], Iterator[tuple[int, Record]]]
@@ -111,7 +112,8 @@ class DeadLetter(NamedTuple):
         rejected = self.origin
         letter = self.record
         earlier_replays = dict(rejected.headers).get(_REPLAYS_HEADER) or b"0"
-        replays = int(earlier_replays) + 1 if earlier_replays.isdigit() else 1
+        is_count = earlier_replays.isdigit() and len(earlier_replays) <= _LONGEST_COUNT
+        replays = int(earlier_replays) + 1 if is_count else 1
         letter_position = f"{dead_letter_topic}/{self.partition}/{self.offset}"
         added_by_earlier_replay = (_REPLAYS_HEADER, _LETTER_HEADER)
         return Outgoing(
@@ -189,5 +191,5 @@ def read_replay_note(record: Record) -> list[int] | None:
         return None
     try:
         return [int(offset) for offset in json.loads(record.value or b"")]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError, RecursionError):  # a damaged note
         return None

@@ -12,7 +12,7 @@ from streampca.errors import SourceError
 from streampca.formats.record import Record
 from streampca.sources import dead_letters
 from streampca.sources.base import Outgoing
-from streampca.sources.dead_letters import DeadLetterTopic, dead_letter_headers, read_origin
+from streampca.sources.dead_letters import DeadLetter, DeadLetterTopic, LetterStatus, dead_letter_headers, read_origin
 from tests.in_memory import MemoryDeadLetters
 
 TOPIC = "readings"
@@ -152,13 +152,25 @@ def test_letters_that_the_memory_sink_writes_can_be_read() -> None:
     assert (origin.headers, origin.timestamp) == ([("own", None)], 4)
 
 
+@pytest.mark.parametrize(
+    ("earlier", "counted"), [(b"1", b"2"), (b"", b"1"), (b"-3", b"1"), (b"x", b"1"), (b"9" * 5000, b"1"), (None, b"1")]
+)
+def test_a_replay_counts_earlier_replays(earlier: bytes | None, counted: bytes) -> None:
+    rejected = Record(3, b"x", headers=[("streampca.replays", earlier)])
+    headers = dead_letter_headers(TOPIC, 0, rejected, "undecodable", "no")
+    origin = read_origin(headers)
+    assert origin
+    letter = DeadLetter(0, 0, Record(0, b"x", headers=headers), origin, LetterStatus.WAITING)
+    assert dict(letter.to_replay("dead").headers)["streampca.replays"] == counted
+
+
 @given(st.sets(st.integers(0, 60)))
 def test_a_replay_note_holds_exactly_its_offsets(offsets: set[int]) -> None:
     note = dead_letters.make_replay_note("dead", 0, sorted(offsets))
     assert dead_letters.read_replay_note(Record(0, note.value, headers=note.headers)) == sorted(offsets)
 
 
-@pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]'])
+@pytest.mark.parametrize("value", [None, b"", b"{}", b"1", b"[[1]]", b'["a"]', b"[1e999]", b"[" * 100_000])
 def test_a_damaged_replay_note_is_not_read(value: bytes | None) -> None:
     note = dead_letters.make_replay_note("dead", 0, [1])
     assert not dead_letters.read_replay_note(Record(0, value, headers=note.headers))
