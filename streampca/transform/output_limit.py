@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
-
 from streampca.sources.base import Outgoing, OutgoingFields
 from streampca.sources.record_size import record_size
+from streampca.transform.record_packer import parse_origin
 
 _LIMIT_OPTION = "max.message.bytes"  # of a topic
 
@@ -45,8 +44,9 @@ class OutputLimit:
             output = Outgoing(*fields)
             size = record_size(output.value, output.key, output.headers)
             if size > self.max_record_bytes:
-                offset = _read_input_offset(output)
-                errors[offset] = (
+                _, header_value = output.headers[-1]  # of the header `ORIGIN`, which a packer adds last
+                origin = parse_origin(header_value)
+                errors[origin.offset] = (
                     f"its output has {size} bytes, more than {topic} takes: raise its {_LIMIT_OPTION}, or emit less"
                 )
         return errors
@@ -60,9 +60,3 @@ class OutputLimit:
         sizes = [len(value or b"") for _topic, _partition, value, _key, _headers, _timestamp in outputs]
         longest_value = max(sizes, default=0)
         return self.has_refused or longest_value >= self.max_record_bytes / 2
-
-
-def _read_input_offset(output: Outgoing) -> int:
-    """Return the offset of the input record that an output was made from."""
-    _, origin = output.headers[-1]
-    return int(orjson.loads(origin or b"")["offset"])

@@ -87,14 +87,14 @@ class Outputs:
         may_have_several_vectors = self.codec.is_batch  # in this format, any record may have several
         have_own_tiles = (counts > 1) | may_have_several_vectors
         fields = self.output_fields.project(published, batch.decoded.vectors, offsets, counts, have_own_tiles)
-        if self.only_p_below is None:
-            return self._build_projected_records(batch, published.version, fields, offsets)
-        is_unusual = fields["p"] < self.only_p_below
-        has_output = _any_in_record(is_unusual, counts)
-        if not has_output.any():
-            return None
-        unusual_fields, unusual_batch = _select_records(has_output, fields, batch)
-        return self._build_projected_records(unusual_batch, published.version, unusual_fields, offsets[has_output])
+        if self.only_p_below is not None:
+            is_unusual = fields["p"] < self.only_p_below
+            has_output = _any_in_record(is_unusual, counts)
+            if not has_output.any():
+                return None
+            fields, batch = _select_records(has_output, fields, batch)
+            offsets = offsets[has_output]
+        return self._build_projected_records(batch, published.version, fields, offsets)
 
     def _build_projected_records(
         self, batch: Vectors, version: int, computed_fields: Fields, offsets: NDArray[np.int64]

@@ -100,14 +100,18 @@ class Origin(NamedTuple):
     topic_id: str  # "" if the brokers gave the topic no id, or an earlier release has written the output
 
 
+def parse_origin(value: bytes | None) -> Origin:
+    """Parse the value of the header `ORIGIN`. Raises various errors if another program has written it."""
+    fields = orjson.loads(value or b"")
+    return Origin(int(fields["offset"]), str(fields.get("topic_id", "")))
+
+
 def read_origin(headers: Sequence[Header]) -> Origin | None:
     """Read the header `ORIGIN`; return None if the record is not an output."""
     values = [value for name, value in headers if name == ORIGIN]
     if not values:
         return None
     try:
-        # A chain of transforms adds a header each time: the last one counts.
-        fields = orjson.loads(values[-1] or b"")
-        return Origin(int(fields["offset"]), str(fields.get("topic_id", "")))
+        return parse_origin(values[-1])  # a chain of transforms adds a header each time: the last one counts
     except (ValueError, TypeError, KeyError, AttributeError):  # another program has written the header
         return None

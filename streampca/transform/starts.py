@@ -23,16 +23,6 @@ _EARLIEST = Position(-1)
 _ARROW_BEGINNING = b"\xff\xff\xff\xff"  # of the value of an Arrow message
 
 
-class LastTransformed(NamedTuple):
-    """The last record of a partition that has a committed output, as far as the output topic shows it.
-
-    If no output was found and the partition may still have one, `offset` is None and `has_no_output` is False.
-    """
-
-    offset: int | None  # of this record; None: no output was found
-    has_no_output: bool  # no output was found, though the output partition has lost nothing and was read completely
-
-
 class Starts(NamedTuple):
     """Where partitions are read from."""
 
@@ -70,10 +60,10 @@ class StartFinder:
         committed = self._find_committed()
         topic_id = self.source.topic_id()
         without_offset = set(partitions) - committed.keys()
-        last_transformed: Mapping[int, LastTransformed] = {}  # by partition; stays empty if no start depends on it
+        behind_outputs: Mapping[int, Position | None] = {}  # by partition; stays empty if no start depends on it
         starts_depend_on_outputs = self.transform_start in (None, OUTPUTS)  # None: not set
         if without_offset and starts_depend_on_outputs:
-            last_transformed = self._find_last_transformed(without_offset, topic_id)
+            behind_outputs = self._find_positions_behind_outputs(without_offset, topic_id)
             # While the outputs were read, another member may have committed offsets, or brokers may have deleted some.
             committed = self._find_committed()
             without_offset_now = set(partitions) - committed.keys()
@@ -85,7 +75,7 @@ class StartFinder:
         refuse_other_outputs(self.topic, topic_id, committed, self.check_metadata)
         # For this reason, one member begins first, and its outputs decide the shape.
         self._refuse_to_begin_before_owner_of_lowest_partition(partitions, committed)
-        uncommitted = self._choose_starts(without_offset, last_transformed)
+        uncommitted = self._choose_starts(without_offset, behind_outputs)
         return Starts(topic_id=topic_id, committed=committed, uncommitted=uncommitted)
 
     def _refuse_to_begin_before_owner_of_lowest_partition(
@@ -111,36 +101,35 @@ class StartFinder:
         return self.source.committed()
 
     def _choose_starts(
-        self, partitions: Collection[int], last_transformed: Mapping[int, LastTransformed]
+        self, partitions: Collection[int], behind_outputs: Mapping[int, Position | None]
     ) -> dict[int, Position]:
         """Return where partitions without a committed offset begin, as `transform_start` says.
 
-        If it is "outputs" or not set, the last outputs of a partition decide. Otherwise `last_transformed` is not used.
+        If it is "outputs" or not set, the last outputs of a partition decide. Otherwise `behind_outputs` is not used.
         """
         if self.transform_start in (None, OUTPUTS):  # None: not set
-            return {p: self._choose_start_by_outputs(p, last_transformed[p]) for p in sorted(partitions)}
+            return {p: self._choose_start_by_outputs(p, behind_outputs[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
         time_ms = None if self.transform_start == "latest" else int(self.transform_start)
         offsets = self.source.offsets_at(partitions, time_ms)  # if the time is None, the ends of the logs
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
-    def _choose_start_by_outputs(self, partition: int, last_transformed: LastTransformed) -> Position:
+    def _choose_start_by_outputs(self, partition: int, behind_outputs: Position | None) -> Position:
         """Return where a partition begins if `transform_start` is outputs or not set.
 
         Without outputs, it begins at the earliest record. With outputs, it begins behind the last one if
         `transform_start` is outputs. Otherwise, outputs could be written twice, so raises `SettingsError`.
         """
-        if last_transformed.has_no_output:
+        if behind_outputs == _EARLIEST:  # there are no outputs
             return _EARLIEST
-        last_offset = last_transformed.offset  # None: it is unknown whether there are outputs
-        if last_offset is not None and self.transform_start == OUTPUTS:
-            return Position(last_offset + 1)
-        if last_offset is None:
+        if behind_outputs is not None and self.transform_start == OUTPUTS:
+            return behind_outputs
+        if behind_outputs is None:  # it is unknown whether there are outputs
             evidence = "does not tell what was written: it has lost its first records, or ends with many aborted ones"
             choices = "earliest, latest or a time"
         else:
-            evidence = f"holds the output of its record at offset {last_offset}"
+            evidence = f"holds the output of its record at offset {behind_outputs.position - 1}"
             choices = "outputs (behind this record), earliest, latest or a time"
         raise SettingsError(
             f"the group has no committed offset of partition {partition} of {self.topic} (brokers delete the offsets "
@@ -148,9 +137,14 @@ class StartFinder:
             f"so that no output is written twice, set transform_start to {choices}"
         )
 
-    def _find_last_transformed(self, partitions: Collection[int], topic_id: str) -> Mapping[int, LastTransformed]:
-        """Find in the output topic up to which record of each partition outputs exist."""
-        last_transformed = {}
+    def _find_positions_behind_outputs(
+        self, partitions: Collection[int], topic_id: str
+    ) -> Mapping[int, Position | None]:
+        """Find in the output topic, for each partition, the position behind the last record that has an output.
+
+        Without outputs, it is the earliest record's. None: it is unknown whether there are outputs.
+        """
+        behind_outputs = {}
         try:
             with closing(self.open_outputs()) as reader:
                 output_partition_count = len(reader.log_bounds)
@@ -159,14 +153,14 @@ class StartFinder:
                 for partition in partitions:
                     outputs = newest_outputs.get(partition)  # None: the search gave up before it found an output
                     earliest_offset, _end = reader.log_bounds[partition]
-                    last_transformed[partition] = _read_last_transformed(outputs, earliest_offset, topic_id)
+                    behind_outputs[partition] = _find_position_behind(outputs, earliest_offset, topic_id)
         except NoBrokerError as error:  # callers try again after a `TimeoutError`
             raise TimeoutError(str(error)) from None
         except SourceError as error:
             raise SourceError(
                 f"the last outputs cannot be found, which needs the right to read {self.output_topic}: {error}"
             ) from None
-        return last_transformed
+        return behind_outputs
 
 
 def require_output_partitions(output_topic: str, count: int, topic: str, partitions: Collection[int]) -> None:
@@ -183,32 +177,26 @@ def _is_output(record: Record) -> bool:
     return read_origin(record.headers) is not None
 
 
-def _read_last_transformed(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> LastTransformed:
-    """Find the last source record from which an output partition has an output.
+def _find_position_behind(outputs: Sequence[Record] | None, earliest_offset: int, topic_id: str) -> Position | None:
+    """Find the position behind the last source record from which an output partition has an output.
 
     `outputs` are the newest outputs in this partition, whose log begins at `earliest_offset`. None means that a search
-    gave up before it found an output.
+    gave up before it found an output. Outputs that were made from a deleted topic of the same name do not count.
+
+    If there is no output, returns the position of the earliest record; None if it is unknown whether there are outputs.
     """
-    if outputs is None:  # so it is unknown whether there are outputs
-        return LastTransformed(offset=None, has_no_output=False)
-    # None: there is no output, or these were made from a deleted topic of the same name, and so was any older output.
-    offset = _find_last_input_offset(outputs, topic_id)
-    is_log_complete = earliest_offset == 0  # a log that begins later has lost its first outputs
-    return LastTransformed(offset, has_no_output=offset is None and is_log_complete)
-
-
-def _find_last_input_offset(outputs: Sequence[Record], topic_id: str) -> int | None:
-    """Return the offset of the last input record that these outputs were made from; None if no output counts.
-
-    Outputs that were made from a deleted input topic of the same name do not count.
-    """
+    if outputs is None:
+        return None
     for output in reversed(outputs):
         origin = read_origin(output.headers)
         if origin is not None and not _is_of_other_topic(origin, topic_id):
             # An Arrow output has a row for each vector of several records: its header names only the first record.
             offset_of_last_row = _read_offset_of_last_row(output)
-            return origin.offset if offset_of_last_row is None else offset_of_last_row
-    return None
+            last_offset = origin.offset if offset_of_last_row is None else offset_of_last_row
+            return Position(last_offset + 1)
+    # There is no output, or these were made from a deleted topic of the same name, and so was any older output.
+    is_log_complete = earliest_offset == 0  # a log that begins later has lost its first outputs
+    return _EARLIEST if is_log_complete else None
 
 
 def _is_of_other_topic(origin: Origin, topic_id: str) -> bool:

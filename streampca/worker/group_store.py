@@ -169,10 +169,12 @@ class GroupStore:
     prove nothing.
     """
 
+    _own_identity: StoreIdentity
+    """Of this worker's store. `note_assignment` sets it, before anything is committed."""
+
     def __init__(self, source: Source, checkpoints: Checkpoints) -> None:
         self._source = source
         self._checkpoints = checkpoints
-        self._own_identity: StoreIdentity | None = None  # of this worker's store; None before the first assignment
         self._is_newly_assigned = False  # True from an assignment until the next commit
         # Whether the next save compares the identity of this store with those that other members have committed.
         self._must_check_other_members = False
@@ -200,8 +202,6 @@ class GroupStore:
         If another member has taken a partition meanwhile, the brokers refuse our commit. Then the result has the start
         that the other member has committed, if it has committed one. Raises `TimeoutError`.
         """
-        if self._own_identity is None:
-            raise RuntimeError("`note_assignment` must be called before: it gives the store's identity")
         self._source.commit(start_offsets, format_store_metadata(self._own_identity, is_start=True))
         committed = self.read_committed()  # may be without our offsets: `commit` raises nothing if it was refused
         starts: dict[int, int] = {}
@@ -215,8 +215,7 @@ class GroupStore:
         """Commit the next offsets of partitions whose checkpoints are saved, with the identity of this store."""
         if not positions:
             return
-        metadata = format_store_metadata(self._own_identity) if self._own_identity else ""
-        self._source.commit(positions, metadata)
+        self._source.commit(positions, format_store_metadata(self._own_identity))
         if self._is_newly_assigned:
             # This was the first commit after an assignment. A rebalance assigns partitions to all members at once. By
             # our next save, the others have committed the identities of their stores, too: compare the stores then.
@@ -228,7 +227,7 @@ class GroupStore:
 
         Compares the stores once after each assignment.
         """
-        if self._own_identity and self._must_check_other_members:
+        if self._must_check_other_members:
             with contextlib.suppress(TimeoutError):  # the next save checks again
                 refuse_other_store(self._checkpoints, self.read_committed(), self._own_identity)
                 self._must_check_other_members = False

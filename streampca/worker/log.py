@@ -22,9 +22,7 @@ class WorkerLog(MemberLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self._has_warned_of_timestamps = False
-        self._has_warned_of_clock = False
-        self._has_warned_of_dominant_dimension = False
+        self._warnings: set[str] = set()  # that were logged: each is logged once
 
     def observe(self, change: Change) -> None:
         """Log what an event means for the user."""
@@ -32,10 +30,9 @@ class WorkerLog(MemberLog):
         state = change.after
         match change.event:
             # At least one timestamp is odd.
-            case BatchLearned(odd_timestamps=[first, *_]) if not self._has_warned_of_timestamps:
+            case BatchLearned(odd_timestamps=[first, *_]):
                 cause = f"half_life_seconds depends on {describe_odd_timestamp(first)}"
-                log.warning("timestamps outside 1990 to 2100", cause=cause)
-                self._has_warned_of_timestamps = True
+                self._warn_once("timestamps outside 1990 to 2100", cause=cause)
             case CheckpointSaved(partition, fold, seconds):
                 log.debug("checkpoint saved", partition=partition, next_offset=fold.position, seconds=round(seconds, 4))
             case ModelPublished():
@@ -47,6 +44,12 @@ class WorkerLog(MemberLog):
             if learned:
                 log.info("caught up", partitions=len(state.partitions), learned=learned)
 
+    def _warn_once(self, warning: str, **fields: object) -> None:
+        """Log a warning, unless it was logged before."""
+        if warning not in self._warnings:
+            self._warnings.add(warning)
+            log.warning(warning, **fields)
+
     def _warn_of_clock(self, event: ModelPublished) -> None:
         """Warn once if a model with a half-life has learned records far ahead of this machine's clock.
 
@@ -55,12 +58,9 @@ class WorkerLog(MemberLog):
         """
         model = event.model
         has_half_life = model.settings.get("half_life_seconds") is not None
-        if not has_half_life or self._has_warned_of_clock:
-            return
         ahead_s = event.event_time_ms / 1000 - model.published_at
-        if ahead_s > _CLOCK_TOLERANCE_S:
-            self._has_warned_of_clock = True
-            log.warning(
+        if has_half_life and ahead_s > _CLOCK_TOLERANCE_S:
+            self._warn_once(
                 "records are ahead of the clock",
                 ahead_s=round(ahead_s),
                 cause="half_life_seconds has no effect between partitions that are ahead: correct this machine's "
@@ -69,12 +69,9 @@ class WorkerLog(MemberLog):
 
     def _warn_of_dominant_dimension(self, event: ModelPublished) -> None:
         """Warn once if one dimension has nearly all of the variance."""
-        if self._has_warned_of_dominant_dimension:
-            return
         cause = describe_dominant_dimension(event.model)
         if cause:
-            self._has_warned_of_dominant_dimension = True
-            log.warning("one dimension has most variance", cause=cause)
+            self._warn_once("one dimension has most variance", cause=cause)
 
     def log_end(self, state: MemberState) -> None:
         """Log the last line: what was learned, and the offsets at which the next worker will resume."""

@@ -126,10 +126,7 @@ class WorkerMetrics(MemberMetrics):
         super().__init__("worker", topic, "streampca_", _TABLE)
 
     def observe(self, change: Change) -> None:
-        """Update the metrics that an event changes.
-
-        The keywords of `_record` name the metrics; `label` is the value of their label, such as a partition or reason.
-        """
+        """Update the metrics that an event changes."""
         super().observe(change)
         match change.event:
             case BatchLearned():

@@ -93,14 +93,14 @@ class CheckpointReader:
         `StoreBusyError`.
         """
         self.unreadable = {}
-        in_memory = self._find_in_memory(listed)  # cached checkpoints, and this worker's own
+        in_memory = self._find_in_memory(listed)  # cached checkpoints, and this worker's own: they were adapted before
         to_read = {partition: offset for partition, offset in listed.offsets.items() if partition not in in_memory}
         # Threads read the checkpoints. `answers` yields one answer for each partition in `to_read`, in its order, which
         # is also the order of `listed.offsets`.
         answers = listed.stored.load_newest(to_read).take_in_order()
         for partition in listed.offsets:
             if partition in in_memory:
-                yield in_memory[partition].adapt_to(self._fold_config)
+                yield in_memory[partition]
                 continue
             answer_of_partition = next(answers)
             newest = self._adapt_and_cache(answer_of_partition)  # None: it was deleted, or cannot be read

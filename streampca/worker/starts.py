@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from streampca.errors import SettingsError
 from streampca.fold.checkpoint import Checkpoint
-from streampca.fold.partitions import FIRST_BACKFILL
+from streampca.fold.partitions import is_backfill
 from streampca.sources.base import Source
 from streampca.stores.checkpoints import Checkpoints
 
@@ -27,7 +27,7 @@ def find_start_offsets(
 
 def find_backfills(checkpoints: Checkpoints) -> list[int]:
     """Return the numbers of the backfills in the store."""
-    return [partition for partition in checkpoints.partitions() if partition >= FIRST_BACKFILL]
+    return [partition for partition in checkpoints.partitions() if is_backfill(partition)]
 
 
 def read_backfills(checkpoints: Checkpoints) -> list[Checkpoint]:
