@@ -14,7 +14,7 @@ from streampca.formats.judge import Judge
 from streampca.formats.trial import check_writer
 from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import TransformSettings
-from streampca.settings.kafka import load_format_of_plug_in
+from streampca.settings.plug_ins import load_format
 from streampca.sources.base import Transactions
 from streampca.sources.broker_errors import TopicError
 from streampca.sources.clients import create_transactions, open_reader, require_writable
@@ -172,7 +172,7 @@ class TransformStart(MemberStart):
             writer = create_writer(
                 settings, settings.output_format, settings.output_topic, layout, must_register=must_register
             )
-            is_plug_in = load_format_of_plug_in(settings.output_format) is not None
+            is_plug_in = load_format(settings.output_format) is not None
             if is_plug_in:  # a plug-in's writer may be wrong, so it encodes a trial before any output is sent
                 check_writer(writer, layout)
             # If every value is a batch of vectors, each field of an output is a list, even for a single vector.

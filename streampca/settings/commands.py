@@ -22,9 +22,9 @@ from streampca.settings.kafka import (
     KafkaSettings,
     LabelSettings,
     TopicSettings,
-    load_format_of_plug_in,
 )
 from streampca.settings.pins import parse_version_or_pin
+from streampca.settings.plug_ins import load_format
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "collect_fields"]
@@ -198,7 +198,7 @@ def _emits_more_than_numbers(emit: str) -> bool:
 
 def _is_plug_in_without_names(output_format: str) -> bool:
     """Return whether a format is a plug-in's, and its values hold only numbers, without names."""
-    module = load_format_of_plug_in(output_format)
+    module = load_format(output_format)
     is_built_in = module is None
     if is_built_in:
         return False
@@ -240,7 +240,7 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
     @field_validator("output_format")
     @classmethod
     def _check_output_format(cls, name: str) -> str:
-        is_plug_in = load_format_of_plug_in(name) is not None
+        is_plug_in = load_format(name) is not None
         built_in = get_args(_OutputFormat)
         if name not in built_in and not is_plug_in:
             raise ValueError(f"neither {', '.join(built_in)} nor offered by an installed package")

@@ -12,7 +12,7 @@ from pydantic import Field, FilePath, SecretStr, field_validator, model_validato
 from streampca.errors import describe_missing_package
 from streampca.settings.base import Rules, Settings
 from streampca.settings.field_paths import get_steps, parse_conditions, parse_paths, spell_path
-from streampca.settings.plug_ins import BUILT_IN_FORMATS, load_format
+from streampca.settings.plug_ins import BUILT_IN_FORMATS, find_numpy_type, load_format
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
@@ -26,24 +26,6 @@ def _are_positions(field: str) -> bool:
     """Return whether each path of `field` begins with the position of a cell in a line of CSV."""
     beginnings = [spell_path(get_steps(path)[:1]) for path in parse_paths(field)]
     return all(re.fullmatch("[0-9]+", beginning) for beginning in beginnings)
-
-
-def _find_numpy_type(name: str) -> np.dtype[Any] | None:
-    """Return the NumPy type with this name, or None if there is none."""
-    try:
-        return np.dtype(name)
-    except Exception:  # NumPy raises TypeError, SyntaxError or a deprecation warning, depending on the name
-        return None
-
-
-def load_format_of_plug_in(name: str) -> Any:
-    """Return the module of a format that another package offers; None if no package does.
-
-    Raises `ValueError` if the module lacks a class, or if the name is reserved: plug-ins must not have the name of a
-    built-in format, or of any NumPy type.
-    """
-    is_reserved_name = name in BUILT_IN_FORMATS or _find_numpy_type(name) is not None
-    return load_format(name, is_reserved=is_reserved_name)
 
 
 def find_aws_region(bootstrap_servers: str) -> str | None:
@@ -204,9 +186,9 @@ class FormatSettings(Settings):
     @classmethod
     def _check_format(cls, name: str) -> str:
         """Refuse a name that is not a built-in format, a raw format of numbers, or a plug-in."""
-        dtype = _find_numpy_type(name)
+        dtype = find_numpy_type(name)
         is_raw = dtype is not None and dtype.kind in _NUMBER_KINDS and dtype.itemsize <= 8
-        is_plug_in = load_format_of_plug_in(name) is not None
+        is_plug_in = load_format(name) is not None
         if name not in BUILT_IN_FORMATS and not is_raw and not is_plug_in:
             raise ValueError(
                 f"neither {', '.join(BUILT_IN_FORMATS)} nor a NumPy type of numbers of 1 to 8 bytes (>f8, int16), "
@@ -220,7 +202,7 @@ class FormatSettings(Settings):
 
         For example, f8 and <f8 are float64.
         """
-        dtype = _find_numpy_type(self.format)
+        dtype = find_numpy_type(self.format)
         if dtype is None:
             return self.format
         is_big_endian = dtype.str[0] == ">"
@@ -234,7 +216,7 @@ class FormatSettings(Settings):
     @property
     def vector_dtype(self) -> str:
         """Type of decoded vectors: float32 if `format` is a NumPy type whose numbers float32 holds, else float64."""
-        dtype = _find_numpy_type(self.format)
+        dtype = find_numpy_type(self.format)
         holds_all_numbers = dtype is not None and np.can_cast(dtype, np.float32)
         return "float32" if holds_all_numbers else "float64"
 
@@ -262,9 +244,9 @@ class FormatSettings(Settings):
         return login
 
     RULES: ClassVar[Rules] = (
-        (lambda s: s.field != "" and (s.format == "npy" or _find_numpy_type(s.format) is not None),
+        (lambda s: s.field != "" and (s.format == "npy" or find_numpy_type(s.format) is not None),
          "format {s.format} has no fields: leave field unset"),
-        (lambda s: s.where != "" and (s.format == "npy" or _find_numpy_type(s.format) is not None),
+        (lambda s: s.where != "" and (s.format == "npy" or find_numpy_type(s.format) is not None),
          "format {s.format} has no fields that conditions could be about: leave where unset"),
         (lambda s: s.format == "csv" and not _are_positions(s.field),
          "field={s.field}: format csv has no names, write positions of cells, from 0, such as 2,3,4"),

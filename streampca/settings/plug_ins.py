@@ -4,6 +4,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
+import numpy as np
+
 from streampca.errors import on_one_line
 
 BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
@@ -32,13 +34,14 @@ def load_plug_in(kind: Kind, name: str, *, is_reserved: bool = False) -> Any:
         raise ValueError(f"the {kind} {name} of {packages} cannot be imported from {plug_in.value}: {cause}") from None
 
 
-def load_format(name: str, *, is_reserved: bool = False) -> Any:
-    """Return the module of a format that an installed package offers; None if no package does.
+def load_format(name: str) -> Any:
+    """Return the module of a format that another package offers; None if no package does.
 
-    Raises `ValueError` if the name is reserved, or if the module lacks a class, such as `TextReader` for the format
-    text.
+    Raises `ValueError` if the module lacks a class, such as `TextReader` for the format text, or if the name is
+    reserved: plug-ins must not have the name of a built-in format, or of any NumPy type.
     """
-    module = load_plug_in("format", name, is_reserved=is_reserved)
+    is_reserved_name = name in BUILT_IN_FORMATS or find_numpy_type(name) is not None
+    module = load_plug_in("format", name, is_reserved=is_reserved_name)
     if module is None:
         return None
     for role in ("Reader", "Writer"):
@@ -46,6 +49,14 @@ def load_format(name: str, *, is_reserved: bool = False) -> Any:
         if not hasattr(module, class_name):
             raise ValueError(f"the module of the format {name}, {module.__name__}, has no class {class_name}")
     return module
+
+
+def find_numpy_type(name: str) -> np.dtype[Any] | None:
+    """Return the NumPy type with this name, or None if there is none."""
+    try:
+        return np.dtype(name)
+    except Exception:  # NumPy raises TypeError, SyntaxError or a deprecation warning, depending on the name
+        return None
 
 
 @cache  # looking through all installed packages takes tens of milliseconds
