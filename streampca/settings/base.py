@@ -100,14 +100,8 @@ class Settings(BaseModel):
         Required settings come first, then common ones, then the remaining ones by name.
         """
         reading = cls._read(config, options)
-        effective = dict(reading.given)
-        # Prefer validated values, which include defaults that depend on other settings.
-        if reading.settings is not None:
-            for name, value in reading.settings:
-                origin = reading.given[name].origin if name in reading.given else _DEFAULT
-                effective[name] = GivenValue(value, origin)
         fields = sorted(cls.model_fields.items(), key=lambda item: sort_key(*item))
-        return [_describe_setting(name, field, effective.get(name)) for name, field in fields], reading.mistakes
+        return [_describe_setting(name, field, reading) for name, field in fields], reading.mistakes
 
     @classmethod
     def _read(cls, config: Path | None, options: Mapping[str, Any]) -> "_Reading[Self]":
@@ -195,23 +189,26 @@ def _describe_mistake(
     return f"{name}: {text}, got {shown_value} ({origin})"
 
 
-def _describe_setting(name: str, field: FieldInfo, effective: GivenValue | None) -> EffectiveSetting:
+def _describe_setting(name: str, field: FieldInfo, reading: _Reading[Any]) -> EffectiveSetting:
     """Return a setting as it is shown: its name, its value as a text, and the origin of the value.
 
-    Without an effective value, its default is shown. A required setting has no default, so its origin is "missing".
+    If it is not given, its default is shown. A required setting has no default, so its origin is "missing".
     """
-    if effective is not None:
-        shown = effective
+    if name in reading.given:
+        shown = reading.given[name]
     elif field.is_required():
         shown = GivenValue(None, _MISSING)
     else:
         shown = GivenValue(field.default, _DEFAULT)
-    if shown.value is None:
+    value = shown.value
+    if reading.settings is not None:  # then show the validated value: a default may depend on other settings
+        value = getattr(reading.settings, name)
+    if value is None:
         text = ""
     elif _is_secret(field):
         text = MASK
     else:
-        text = _mask_secrets_in_urls(str(shown.value))
+        text = _mask_secrets_in_urls(str(value))
     return EffectiveSetting(name=name, value=text, origin=shown.origin)
 
 
