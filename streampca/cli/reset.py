@@ -52,8 +52,8 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
     "latest", offsets such as "0:120,1:90", or a time. With `partition`, only this partition gets a new checkpoint,
     although all committed offsets are deleted.
     """
-    if to and _is_read_as_time(to):
-        _parse_time_ms(to)  # refuses a wrong time before brokers are asked
+    if to:
+        _parse_time_ms(to)  # refuses a wrong text before brokers are asked
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         topic_id = admin.require_topic().id
@@ -162,23 +162,24 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
     latest = {p: log_bounds[p][1] for p in partitions}
     if to == "latest":
         return latest
-    if to.isdecimal():  # a single number is the offset of every partition
-        offsets: dict[int, int] | None = dict.fromkeys(partitions, int(to))
-    else:
-        offsets = parse_offsets(to)
-    if offsets is None:  # not offsets, so it must be a time
-        return _find_offsets_at(admin, topic, _parse_time_ms(to), latest)
+    time_ms = _parse_time_ms(to)
+    if time_ms is not None:
+        return _find_offsets_at(admin, topic, time_ms, latest)
+    # If the text is not offsets of partitions, it is a single number, which is the offset of every partition.
+    offsets = parse_offsets(to) or dict.fromkeys(partitions, int(to))
     _refuse_wrong_offsets(topic, to, offsets, latest)
     return offsets
 
 
-def _is_read_as_time(to: str) -> bool:
-    """Return whether the option --to is neither a word (earliest, latest) nor offsets, so that only a time is left."""
-    return to not in ("earliest", "latest") and not to.isdecimal() and parse_offsets(to) is None
+def _parse_time_ms(to: str) -> int | None:
+    """Return the time that the option --to names, in milliseconds since 1970; None for a word or offsets.
 
-
-def _parse_time_ms(to: str) -> int:
-    """Return the time that the option --to names, in milliseconds since 1970. Raises `SettingsError`."""
+    Raises `SettingsError` for any other text.
+    """
+    is_word = to in ("earliest", "latest")
+    is_offsets = to.isdecimal() or parse_offsets(to) is not None
+    if is_word or is_offsets:
+        return None
     try:
         return parse_iso_time_ms(to)
     except ValueError as error:
