@@ -62,15 +62,15 @@ def _reset_offsets(settings: ResetSettings, confirm: Confirm, to: str | None, pa
             checkpoint.refuse_other_topic(topic_id)
         new_checkpoints: list[Checkpoint] = []
         if to:
-            positions = find_positions(admin, settings.topic, to, partition)
+            positions = find_positions(admin, to, partition)
             # Raises if records would be learned twice.
             new_checkpoints = _make_checkpoints(checkpoints, topic_id, positions)
-        committed = find_committed_offsets(admin, settings.topic, settings.group_id)
+        committed = find_committed_offsets(admin, settings.group_id)
         console().print(f"group {settings.group_id}, topic {settings.topic}, {_describe_committed(committed)}")
         if not committed and not new_checkpoints:
             return
         ask(confirm, f"Delete the committed offsets? Workers then continue {_describe_positions(new_checkpoints)}")
-        delete_committed_offsets(admin, settings.topic, settings.group_id)
+        delete_committed_offsets(admin, settings.group_id)
         for checkpoint in new_checkpoints:
             checkpoints.save(checkpoint)
             console().print(f"partition {checkpoint.partition} continues at offset {checkpoint.fold.position}")
@@ -143,19 +143,19 @@ def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> Non
 
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
         require_no_members(admin, settings.group_id)
-        forget_offset = partial(delete_committed_offsets, admin, settings.topic, settings.group_id, partition)
+        forget_offset = partial(delete_committed_offsets, admin, settings.group_id, partition)
         # `drop_learned` calls `forget_offset` after the confirmation, and before it deletes files.
         drop_learned(settings, partition, confirm, forget_offset)
 
 
-def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int | None = None) -> Mapping[int, int]:
+def find_positions(admin: KafkaPythonAdmin, to: str, partition: int | None = None) -> Mapping[int, int]:
     """Return the offset that the option --to means in each partition; only in `partition` if it is not None.
 
     Raises `SettingsError` if there is no such offset.
     """
     log_bounds = admin.log_bounds()
     if partition is not None and partition not in log_bounds:
-        raise SettingsError(f"{topic} has no partition {partition}; the last is {max(log_bounds)}")
+        raise SettingsError(f"{admin.topic} has no partition {partition}; the last is {max(log_bounds)}")
     partitions = sorted(log_bounds) if partition is None else [partition]
     if to == "earliest":
         return {p: log_bounds[p][0] for p in partitions}
@@ -164,10 +164,10 @@ def find_positions(admin: KafkaPythonAdmin, topic: str, to: str, partition: int 
         return latest
     time_ms = _parse_time_ms(to)
     if time_ms is not None:
-        return _find_offsets_at(admin, topic, time_ms, latest)
+        return _find_offsets_at(admin, time_ms, latest)
     # If the text is not offsets of partitions, it is a single number, which is the offset of every partition.
     offsets = parse_offsets(to) or dict.fromkeys(partitions, int(to))
-    _refuse_wrong_offsets(topic, to, offsets, latest)
+    _refuse_wrong_offsets(admin.topic, to, offsets, latest)
     return offsets
 
 
@@ -186,15 +186,15 @@ def _parse_time_ms(to: str) -> int | None:
         raise SettingsError(f"--to: neither earliest, latest nor offsets (0:1200,1:1177), and {error}") from None
 
 
-def _find_offsets_at(admin: KafkaPythonAdmin, topic: str, time_ms: int, latest: Mapping[int, int]) -> Mapping[int, int]:
+def _find_offsets_at(admin: KafkaPythonAdmin, time_ms: int, latest: Mapping[int, int]) -> Mapping[int, int]:
     """Return in each partition the offset of the first record at or after a time; without such a record, its end.
 
     `latest` has the end of each partition.
     """
-    answer = admin.client.list_partition_offsets({TopicPartition(topic, p): time_ms for p in latest})
+    answer = admin.client.list_partition_offsets({TopicPartition(admin.topic, p): time_ms for p in latest})
     positions = {}
     for partition, end in latest.items():
-        offset = answer[TopicPartition(topic, partition)].offset  # -1: no such record
+        offset = answer[TopicPartition(admin.topic, partition)].offset  # -1: no such record
         positions[partition] = offset if offset >= 0 else end
     return positions
 
@@ -237,21 +237,19 @@ def _make_checkpoints(checkpoints: Checkpoints, topic_id: str, positions: Mappin
     return new_checkpoints
 
 
-def find_committed_offsets(
-    admin: KafkaPythonAdmin, topic: str, group_id: str
-) -> dict[TopicPartition, OffsetAndMetadata]:
+def find_committed_offsets(admin: KafkaPythonAdmin, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets of the topic that the group has committed."""
     try:
         # None: of all partitions of all topics.
         committed = admin.client.list_group_offsets({group_id: None}).get(group_id, {})
     except GroupIdNotFoundError:
         return {}
-    return {tp: entry for tp, entry in committed.items() if tp.topic == topic and entry.offset >= 0}
+    return {tp: entry for tp, entry in committed.items() if tp.topic == admin.topic and entry.offset >= 0}
 
 
-def delete_committed_offsets(admin: KafkaPythonAdmin, topic: str, group_id: str, partition: int | None = None) -> None:
+def delete_committed_offsets(admin: KafkaPythonAdmin, group_id: str, partition: int | None = None) -> None:
     """Delete the offsets of the topic that a group has committed, or that of one partition; print how many."""
-    committed = find_committed_offsets(admin, topic, group_id)
+    committed = find_committed_offsets(admin, group_id)
     partitions = [tp for tp in committed if partition in (None, tp.partition)]
     if partitions:
         raise_first_error(admin.client.delete_group_offsets(group_id, partitions))

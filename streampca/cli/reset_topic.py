@@ -55,13 +55,13 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
     groups = _choose_groups(settings, role)
     checkpoints = Checkpoints(open_store(settings.store), settings.topic)
     with closing(KafkaPythonAdmin(settings, settings.topic)) as admin, admin.translate_errors():
-        adopted = AdoptedTopic(settings.topic, admin.require_topic().id, find_positions(admin, settings.topic, to))
+        adopted = AdoptedTopic(settings.topic, admin.require_topic().id, find_positions(admin, to))
         for group_id in groups.values():
             require_no_members(admin, group_id)
         partitions = _find_partitions_to_adopt(checkpoints, adopted) if "worker" in groups else []
         transform_offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         if "transform" in groups:
-            committed = find_committed_offsets(admin, settings.topic, settings.transform_group_id)
+            committed = find_committed_offsets(admin, settings.transform_group_id)
             transform_offsets = _make_transform_offsets(committed, adopted)
         if not partitions and not transform_offsets:
             console().print(f"nothing to adopt: all is of the topic with the id {adopted.id} already")
@@ -72,7 +72,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
         if partitions:
             # Delete the committed offsets first: once all checkpoints have the new id, a repeated command finds no
             # partition to adopt, so it would not delete these offsets any more.
-            delete_committed_offsets(admin, settings.topic, settings.group_id)
+            delete_committed_offsets(admin, settings.group_id)
             for partition in partitions:
                 _adopt_checkpoint(checkpoints, adopted, partition)
         if transform_offsets:

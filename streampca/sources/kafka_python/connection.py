@@ -231,6 +231,7 @@ class KafkaPythonAdmin(KafkaPythonConnection):
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:
         super().__init__(settings, topic)
+        self.topic = topic
         self.client = self.connect(KafkaAdminClient)
 
     def _ask(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
