@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -84,6 +84,11 @@ def iso_time(milliseconds: float) -> str | None:
         return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError):
         return None
+
+
+def format_by_partition(numbers: Mapping[int, int]) -> str:
+    """Return the number of each partition, such as an offset, as a text like "0: 1200, 1: 1177"."""
+    return ", ".join(f"{partition}: {number}" for partition, number in sorted(numbers.items()))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from streampca.cli.console import console, iso_time, table
+from streampca.cli.console import console, format_by_partition, iso_time, table
 from streampca.errors import SettingsError, SourceError
 from streampca.formats.codec import REASONS
 from streampca.settings.commands import DeadLettersSettings
@@ -207,9 +207,9 @@ def print_groups(dead_letter_topic: str, groups: Sequence[dict[str, Any]]) -> No
     statuses = [status.value for status in LetterStatus]  # each is a column, and a key of a group
     rows = []
     for group in groups:
-        partitions = ", ".join(f"{partition}: {count}" for partition, count in sorted(group["partitions"].items()))
         rows.append([
-            group["reason"], group["topic"], partitions, *(str(group[status]) for status in statuses),
+            group["reason"], group["topic"], format_by_partition(group["partitions"]),
+            *(str(group[status]) for status in statuses),
             group["first_timestamp"] or "–", group["last_timestamp"] or "–",
         ])  # fmt: skip
     headings = ["reason", "topic", "partitions", *statuses, "first", "last"]

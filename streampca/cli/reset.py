@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import GroupIdNotFoundError, NoError
 from kafka.structs import OffsetAndMetadata
 
-from streampca.cli.console import Confirm, ask, console, print_warning
+from streampca.cli.console import Confirm, ask, console, format_by_partition, print_warning
 from streampca.cli.drop import drop as drop_learned
 from streampca.errors import DamagedFileError, SettingsError, SourceError, list_names
 from streampca.fold.checkpoint import Checkpoint
@@ -81,7 +81,7 @@ def _describe_committed(committed: Mapping[TopicPartition, OffsetAndMetadata]) -
     if not committed:
         return "no committed offsets"
     offsets = {tp.partition: entry.offset for tp, entry in committed.items()}
-    return f"committed offsets by partition: {format_offsets(offsets)}"
+    return f"committed offsets by partition: {format_by_partition(offsets)}"
 
 
 def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
@@ -89,7 +89,7 @@ def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
     if not new_checkpoints:
         return "from the checkpoints of their store"
     positions = {checkpoint.partition: checkpoint.fold.position for checkpoint in new_checkpoints}
-    return f"at these offsets, without the records before them: {format_offsets(positions)}"
+    return f"at these offsets, without the records before them: {format_by_partition(positions)}"
 
 
 def require_no_members(admin: KafkaPythonAdmin, group_id: str) -> None:
@@ -128,11 +128,6 @@ def read_newest_checkpoints(checkpoints: Checkpoints) -> Iterator[Checkpoint]:
                 f"restore it from a backup, or delete it to continue from the one at offset {checkpoint.fold.position}"
             )
         yield checkpoint
-
-
-def format_offsets(offsets: Mapping[int, int]) -> str:
-    """Return the offset of each partition as a text such as "0: 1200, 1: 1177"."""
-    return ", ".join(f"{partition}: {offset}" for partition, offset in sorted(offsets.items()))
 
 
 def _drop_partition(settings: ResetSettings, confirm: Confirm, name: str) -> None:

@@ -8,12 +8,11 @@ from typing import NamedTuple
 from kafka import TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from streampca.cli.console import Confirm, ask, console
+from streampca.cli.console import Confirm, ask, console, format_by_partition
 from streampca.cli.reset import (
     delete_committed_offsets,
     find_committed_offsets,
     find_positions,
-    format_offsets,
     make_empty_checkpoint,
     raise_first_error,
     read_newest_checkpoints,
@@ -67,7 +66,7 @@ def run(settings: ResetSettings, confirm: Confirm, to: str | None, role: str | N
             console().print(f"nothing to adopt: all is of the topic with the id {adopted.id} already")
             return
         warn_of_running_processes(settings)
-        positions = format_offsets(adopted.positions)
+        positions = format_by_partition(adopted.positions)
         ask(confirm, f"Continue in {settings.topic} with the id {adopted.id} at the offsets {positions}?")
         if partitions:
             # Delete the committed offsets first: once all checkpoints have the new id, a repeated command finds no
