@@ -21,6 +21,7 @@ from streampca.files.columns import FileOptions
 from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank, Sensors
 from streampca.fold.dominance import describe_dominant_dimension
+from streampca.fold.model_file import PublishedModel
 from streampca.process.start import stop_on_signals
 from streampca.settings.field_paths import spell_path
 from streampca.stores.checkpoints import Checkpoints
@@ -215,7 +216,6 @@ class _Demo:
         # For the rate of learning: the elapsed seconds and the learned messages of the last updates.
         self._recent_progress: deque[tuple[float, int]] = deque(maxlen=_UPDATES_OF_RATE)
         self._next_line_s = 0.0  # when the next line of figures is printed
-        self._newest_model = models.newest()
         self._has_warned = False  # of a dimension with nearly all of the variance
 
     def run(self, *, url: str, request_file: Path, seconds: float | None, ended: threading.Event) -> None:
@@ -253,15 +253,15 @@ class _Demo:
         # The broker in memory would soon drop records that are sent before the worker reads.
         if "produce" not in children.started and "partitions assigned" in children.read_log("worker"):
             children.start("produce", *self._stream.produce_arguments, "--rate", str(self._rate))
-        self._newest_model = self._models.newest()
-        self._warn_of_dominant_dimension()
+        newest_model = self._models.newest()
+        self._warn_of_dominant_dimension(newest_model)
         # A version is the number of learned messages.
-        learned_count = self._newest_model.version if self._newest_model else 0
+        learned_count = newest_model.version if newest_model else 0
         self._recent_progress.append((elapsed_s, learned_count))
         self._print_first_output()
         if elapsed_s >= self._next_line_s:
             self._next_line_s = elapsed_s + _PRINT_EVERY_S
-            _print(f"{elapsed_s:5.1f} s  {self._describe_progress()}")
+            _print(f"{elapsed_s:5.1f} s  {self._describe_progress(newest_model)}")
 
     def _print_first_output(self) -> None:
         """Print once the first record that transform has written."""
@@ -273,11 +273,11 @@ class _Demo:
             self._consumer.close()  # otherwise it would fetch all later outputs, too
             _print(f"first output in topic {PROJECTED}:\n{output}")
 
-    def _warn_of_dominant_dimension(self) -> None:
+    def _warn_of_dominant_dimension(self, newest_model: PublishedModel | None) -> None:
         """Print once that one dimension has nearly all of the variance."""
-        if self._newest_model is None or self._has_warned:
+        if newest_model is None or self._has_warned:
             return
-        warning = describe_dominant_dimension(self._newest_model)
+        warning = describe_dominant_dimension(newest_model)
         if warning:
             self._has_warned = True
             _print(f"warning: {warning}")
@@ -288,19 +288,19 @@ class _Demo:
         # After the first update, both are the same: no time may have passed.
         return (last_count - first_count) / max(last_s - first_s, _UPDATE_EVERY_S)
 
-    def _describe_progress(self) -> str:
+    def _describe_progress(self, newest_model: PublishedModel | None) -> str:
         """Return the figures of the newest model; without a model, what the worker does."""
-        if self._newest_model is None:
+        if newest_model is None:
             return self._describe_start()
-        model = self._newest_model.model
+        model = newest_model.model
         # ‖r‖²/‖y‖² of the newest messages; None: no message was scored yet.
-        loss_ratio = self._newest_model.stats.loss_ewma
+        loss_ratio = newest_model.stats.loss_ewma
         loss_text = "–" if loss_ratio is None else f"{loss_ratio:.4f}"
         truth = self._stream.truth
         if truth is not None and loss_ratio is not None:
             loss_text += f" (optimum: {truth.loss_ratio:.4f})"
         figures = {
-            "learned": f"{self._newest_model.version:,} ({self._compute_messages_per_second():,.0f} per second)",
+            "learned": f"{newest_model.version:,} ({self._compute_messages_per_second():,.0f} per second)",
             "loss ratio": loss_text,
             "explained variance": f"{model.explained_variance_ratio.sum():.2%}",
         }
