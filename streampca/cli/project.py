@@ -94,7 +94,7 @@ def _open_projector(location: str, basis: Basis, topic: str | None, opened: Exit
     `basis` says whether coordinates are plain ("principal") or divided by standard deviations ("whitened").
     """
     scheme = store_url.find_scheme(location)
-    if scheme in ("http", "https"):
+    if scheme in store_url.SIDECAR_SCHEMES:
         return _open_sidecar(location, basis, opened)
     if scheme or location.endswith(".npz") or Path(location).exists():
         return _open_model(location, basis, topic)

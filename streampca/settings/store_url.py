@@ -11,7 +11,7 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
-_SIDECAR_SCHEMES = ("http", "https")  # by which commands tell the address of a sidecar from the location of a store
+SIDECAR_SCHEMES = ("http", "https")  # by which commands tell the address of a sidecar from the location of a store
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
@@ -37,7 +37,7 @@ def validate_location(location: str) -> str:
     if scheme is None:
         return location
     is_scheme_of_bucket = scheme in CREDENTIALS  # each kind of bucket has its own credentials
-    is_reserved = is_scheme_of_bucket or scheme in _SIDECAR_SCHEMES
+    is_reserved = is_scheme_of_bucket or scheme in SIDECAR_SCHEMES
     # A plug-in must not offer a scheme that streampca uses itself: s3, for example, is for buckets, and http for
     # sidecars. `load_plug_in` raises `ValueError` if a plug-in does.
     plug_in = load_plug_in("store", scheme, is_reserved=is_reserved)
