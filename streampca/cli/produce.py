@@ -15,7 +15,7 @@ from streampca.files.rows import Rows
 from streampca.files.synthetic import generate_rows
 from streampca.formats.base import Layout
 from streampca.settings.commands import ProduceSettings
-from streampca.settings.field_paths import name_paths, parse_paths
+from streampca.settings.field_paths import dimension_names
 from streampca.sources.clients import create_producer
 from streampca.sources.schema_registry import create_writer
 
@@ -66,12 +66,8 @@ def _open_rows(file: Path | None, file_options: FileOptions, settings: ProduceSe
 
     If the setting `field` has several paths, each path is a dimension; otherwise `dimensions` says how many there are.
     """
-    names = None
-    dimensions = settings.dimensions
-    has_field_for_each_dimension = len(layout.fields) > 1
-    if has_field_for_each_dimension:
-        names = name_paths(parse_paths(settings.field))
-        dimensions = len(names)
+    names = dimension_names(settings.field, len(layout.fields))  # None: all numbers are in one field
+    dimensions = len(names) if names else settings.dimensions
     if file is None:
         return generate_rows(names, dimensions)
     return open_rows(file, file_options._replace(dimensions=dimensions, names=names))
