@@ -38,14 +38,14 @@ def ask(confirm: Confirm, question: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print the text on stderr, unless it is empty. Stdout has only the results of a command."""
-    if text:
-        console(stderr=True).print(text)
+    """Print the text on stderr. Stdout has only the results of a command."""
+    console(stderr=True).print(text)
 
 
 def print_notes(rows: "Rows") -> None:
     """If something about the file was guessed, such as its separator, print the guess."""
-    print_note(f"{rows.path}: {rows.notes}" if rows.notes else "")
+    if rows.notes:
+        print_note(f"{rows.path}: {rows.notes}")
 
 
 def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNames") -> None:
@@ -63,7 +63,8 @@ def print_row_warnings(rows: "Rows", skipped: Counter[str], seen_names: "SeenNam
 
 def print_warning(text: str) -> None:
     """Print the text of a warning, unless it is empty."""
-    print_note(f"warning: {text}" if text else "")
+    if text:
+        print_note(f"warning: {text}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right_aligned: Collection[str] = ()) -> Table:
