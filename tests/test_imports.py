@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "sources.kafka_python": [*SHARED_BY_SOURCES, "sources.kafka_python"],
     "sources.confluent": [*SHARED_BY_SOURCES, "sources.confluent"],
     "sources.schema_registry": [
-        "sources.broker_errors", "formats", "errors", "settings.kafka", "process.watchdog",
+        "sources.broker_errors", "formats", "errors", "settings.kafka", "settings.plug_ins", "process.watchdog",
     ],
     "stores": ["stores", "fold", "settings.pins", "settings.plug_ins", "settings.store_url", "errors"],
     "consumer_group": [

@@ -14,7 +14,7 @@ from streampca.formats.judge import Judge
 from streampca.formats.trial import check_writer
 from streampca.process.machine import describe_openblas_kernels
 from streampca.settings.commands import TransformSettings
-from streampca.settings.plug_ins import load_format
+from streampca.settings.plug_ins import FORMATS_WITH_SCHEMA, load_format
 from streampca.sources.base import Transactions
 from streampca.sources.broker_errors import TopicError
 from streampca.sources.clients import create_transactions, open_reader, require_writable
@@ -34,7 +34,7 @@ _UNUSED_INSTANCE_ID = "streampca-doctor"  # a group_instance_id that no member h
 
 def create_codec(settings: TransformSettings, published: PublishedModel) -> Codec:
     """Create the codec that decodes records into vectors, and rejects records that the model cannot project."""
-    output_has_schema = settings.output_format in ("avro", "protobuf")
+    output_has_schema = settings.output_format in FORMATS_WITH_SCHEMA
     judge = Judge.of_projected(  # rejects vectors that the model cannot project
         published.model.dimensions,
         settings.vector_dtype,

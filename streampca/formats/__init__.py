@@ -11,7 +11,7 @@ from streampca.errors import SettingsError, explain_missing_extra
 from streampca.formats.base import Layout, Reader, Writer
 from streampca.formats.schemas import Schemas, WriterSchema
 from streampca.settings.field_paths import parse_conditions
-from streampca.settings.plug_ins import BUILT_IN_FORMATS, load_format
+from streampca.settings.plug_ins import BUILT_IN_FORMATS, FORMATS_WITH_SCHEMA, load_format
 
 
 def reader_of(
@@ -45,7 +45,7 @@ def writer_of(format: str, enclosing_names: Sequence[str] = (), schema_prefix: b
 
 def schema_of(format: str, layout: Layout) -> WriterSchema | None:  # noqa: A002
     """Create the schema of values with this layout; None if the format has no schemas."""
-    if format not in ("avro", "protobuf"):
+    if format not in FORMATS_WITH_SCHEMA:
         return None
     return cast(WriterSchema, _import_format(format).schema_of(layout))
 

@@ -24,7 +24,7 @@ from streampca.settings.kafka import (
     TopicSettings,
 )
 from streampca.settings.pins import parse_version_or_pin
-from streampca.settings.plug_ins import load_format
+from streampca.settings.plug_ins import FORMATS_WITH_SCHEMA, load_format
 from streampca.settings.process import ListeningSettings, LogSettings, Port, StoreSettings
 
 __all__ = ["LogSettings", "Settings", "StoreSettings", "collect_fields"]
@@ -290,9 +290,9 @@ class TransformSettings(ConsumerSettings, TransformGroupSettings):
         (lambda s: _is_plug_in_without_names(s.output_format) and _emits_more_than_numbers(s.emit),
          "output_format {s.output_format} holds only numbers, since its writer does not set holds_names: emit record "
          "and contributions in json, avro, protobuf or arrow"),
-        (lambda s: s.output_format in ("avro", "protobuf") and s.schema_registry_url is None,
+        (lambda s: s.output_format in FORMATS_WITH_SCHEMA and s.schema_registry_url is None,
          "output_format {s.output_format} needs schema_registry_url"),
-        (lambda s: s.output_format in ("avro", "protobuf") and s.format == "arrow",
+        (lambda s: s.output_format in FORMATS_WITH_SCHEMA and s.format == "arrow",
          "output_format {s.output_format} holds one vector, and records of format arrow hold several"),
         (lambda s: s.output_format == "arrow" and find_spec("pyarrow") is None,
          describe_missing_package("pyarrow", "arrow", needed_by="output_format arrow")),

@@ -12,7 +12,7 @@ from pydantic import Field, FilePath, SecretStr, field_validator, model_validato
 from streampca.errors import describe_missing_package
 from streampca.settings.base import Rules, Settings
 from streampca.settings.field_paths import get_steps, parse_conditions, parse_paths, spell_path
-from streampca.settings.plug_ins import BUILT_IN_FORMATS, find_numpy_type, load_format
+from streampca.settings.plug_ins import BUILT_IN_FORMATS, FORMATS_WITH_SCHEMA, find_numpy_type, load_format
 
 TOPIC_NAME = r"^[A-Za-z0-9._-]{1,249}$"  # what Kafka allows
 KafkaName = Annotated[str, Field(pattern=TOPIC_NAME)]
@@ -26,6 +26,11 @@ def _are_positions(field: str) -> bool:
     """Return whether each path of `field` begins with the position of a cell in a line of CSV."""
     beginnings = [spell_path(get_steps(path)[:1]) for path in parse_paths(field)]
     return all(re.fullmatch("[0-9]+", beginning) for beginning in beginnings)
+
+
+def _has_only_numbers(format_name: str) -> bool:
+    """Return whether values of a format are numbers without fields: npy, or a NumPy type."""
+    return format_name == "npy" or find_numpy_type(format_name) is not None
 
 
 def find_aws_region(bootstrap_servers: str) -> str | None:
@@ -244,13 +249,13 @@ class FormatSettings(Settings):
         return login
 
     RULES: ClassVar[Rules] = (
-        (lambda s: s.field != "" and (s.format == "npy" or find_numpy_type(s.format) is not None),
+        (lambda s: s.field != "" and _has_only_numbers(s.format),
          "format {s.format} has no fields: leave field unset"),
-        (lambda s: s.where != "" and (s.format == "npy" or find_numpy_type(s.format) is not None),
+        (lambda s: s.where != "" and _has_only_numbers(s.format),
          "format {s.format} has no fields that conditions could be about: leave where unset"),
         (lambda s: s.format == "csv" and not _are_positions(s.field),
          "field={s.field}: format csv has no names, write positions of cells, from 0, such as 2,3,4"),
         (lambda s: s.field == "" and s.format == "protobuf", "format protobuf needs field"),
-        (lambda s: s.schema_registry_url is None and s.format in ("avro", "protobuf"),
+        (lambda s: s.schema_registry_url is None and s.format in FORMATS_WITH_SCHEMA,
          "format {s.format} needs schema_registry_url"),
     )  # fmt: skip

@@ -8,7 +8,8 @@ import numpy as np
 
 from streampca.errors import on_one_line
 
-BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", "avro", "protobuf")
+FORMATS_WITH_SCHEMA = ("avro", "protobuf")  # their values have the id of a schema in the schema registry
+BUILT_IN_FORMATS = ("json", "csv", "npy", "arrow", *FORMATS_WITH_SCHEMA)
 
 Kind = Literal["format", "store"]
 

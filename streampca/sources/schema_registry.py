@@ -10,6 +10,7 @@ from streampca.formats.base import Layout, Writer
 from streampca.formats.schemas import Schemas, WriterSchema, frame_of
 from streampca.process import watchdog
 from streampca.settings.kafka import FormatSettings
+from streampca.settings.plug_ins import FORMATS_WITH_SCHEMA
 from streampca.sources.broker_errors import one_line
 
 _TIMEOUT_S = 3.0  # of a request, which decoding waits for
@@ -26,7 +27,7 @@ def create_schemas(settings: FormatSettings) -> Schemas | None:
 
     Raises `SettingsError` if the package of the client is not installed.
     """
-    return SchemaRegistry(settings) if settings.format in ("avro", "protobuf") else None
+    return SchemaRegistry(settings) if settings.format in FORMATS_WITH_SCHEMA else None
 
 
 def create_writer(
