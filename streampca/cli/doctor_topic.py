@@ -34,8 +34,7 @@ def _warn_of_unseen_names(codec: Codec, decoded: Decoded) -> str:
     """Return a warning that names the dimensions at which no vector of the newest records has a number; else ""."""
     seen_names = codec.create_seen_names()
     seen_names.add_from(decoded.vectors)
-    about_unseen_names = seen_names.describe_unseen("the newest records")
-    return f"; warning: {about_unseen_names}" if about_unseen_names else ""
+    return seen_names.describe_unseen("the newest records")
 
 
 @np.errstate(over="ignore", invalid="ignore")  # the variance of very large numbers is infinite
@@ -44,8 +43,7 @@ def _warn_of_dominant_variance(codec: Codec, decoded: Decoded) -> str:
     observed = np.ma.masked_invalid(decoded.vectors.astype(np.float64))  # missing entries are NaN
     variances = observed.var(axis=0).filled(0.0)
     names = dimension_names(codec.field, codec.judge.dimensions)
-    warning = describe_dominant_variance(variances, float(variances.sum()), len(decoded.vectors), names)
-    return f"; warning: {warning}" if warning else ""
+    return describe_dominant_variance(variances, float(variances.sum()), len(decoded.vectors), names)
 
 
 @np.errstate(over="ignore")  # a number that is too large for float32 becomes infinite, so it is not equal
@@ -298,12 +296,12 @@ class TopicChecks:
 
     def _describe_vectors(self, codec: Codec, decoded: Decoded) -> str:
         """Return the range of the numbers, and what may be wrong with the vectors, as the end of a sentence."""
-        text = _describe_range(decoded) + _suggest_float32(codec, decoded) + _warn_of_unseen_names(codec, decoded)
+        warnings = [_warn_of_unseen_names(codec, decoded)]
         if isinstance(self._settings, WorkerSettings) and not self._settings.standardize:
-            text += _warn_of_dominant_variance(codec, decoded)
-        if decoded.warning:
-            text += f"; warning: {decoded.warning}"
-        return text
+            warnings.append(_warn_of_dominant_variance(codec, decoded))
+        warnings.append(decoded.warning)
+        about_warnings = "".join(f"; warning: {warning}" for warning in warnings if warning)
+        return _describe_range(decoded) + _suggest_float32(codec, decoded) + about_warnings
 
     def _report_all_skipped(self, reason: str, count: int) -> str:
         """Return a sentence that none of the newest `count` records holds a vector.
