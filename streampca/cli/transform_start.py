@@ -113,7 +113,7 @@ class TransformStart(MemberStart):
             ),
             Step(
                 "transactions",
-                self._take_transactional_id,
+                partial(self._open_transactions, self.settings),
                 after=["output topic"],
                 check=self._check_transactional_ids,
             ),
@@ -197,16 +197,12 @@ class TransformStart(MemberStart):
         )
         return finding
 
-    def _take_transactional_id(self) -> str:
-        """Take the transactional id of the member, which ends its earlier transaction. Returns what was found."""
-        return self._open_transactions(self.settings)
-
     def _check_transactional_ids(self) -> str:
         """Take another transactional id, so that no running member is fenced. Returns what was found."""
         return self._open_transactions(self.settings.model_copy(update={"group_instance_id": _UNUSED_INSTANCE_ID}))
 
     def _open_transactions(self, settings: TransformSettings) -> str:
-        """Create the member's transactions, and recover what an earlier process left open.
+        """Create the member's transactions, and end the transaction that an earlier process with its id left open.
 
         Returns a sentence on the transactional ids.
         """
