@@ -45,7 +45,7 @@ class ArrowReader(Reader):
     is_batch = True
     value_name = "record batch"
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
 
         A column of bytes does not say the type of its numbers, so the type is guessed from the length of the bytes.
@@ -265,7 +265,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     # the struct. So the texts in these fields become bytes.
     readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_names=needed_names)
 
-    def pack(row: int) -> VectorBytes | GuessedNumbers:
+    def pack(row: int) -> VectorBytes:
         # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.
         one_row = readable_columns.slice(row, 1)
         # `MAX_OBJECT_BYTES` is the limit of what a row holds beside its d numbers, which take 8 bytes each.

@@ -21,7 +21,7 @@ from fastavro.read import LOGICAL_READERS
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
 from streampca.formats.layout import encode_items, join_columns, varint
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
+from streampca.formats.numbers import VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
@@ -52,7 +52,7 @@ class AvroReader(Reader):
     def __post_init__(self) -> None:
         self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of a value. An array that was written as a single Avro block is read faster.
 
         If the numbers are in bytes, which do not say the type of the numbers, returns `GuessedNumbers`.

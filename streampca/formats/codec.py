@@ -16,7 +16,7 @@ from streampca.formats.base import MAX_BATCH_BYTES, MAX_OBJECT_BYTES, Reader
 from streampca.formats.errors import NO_VALUE, VectorError, size_error
 from streampca.formats.judge import Judge
 from streampca.formats.labels import NO_LABEL, LabelFinder
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes, guessed_dtype_of
 from streampca.formats.record import Batch, Decoded, Record, Reject, headers_of, timestamps_of, values_of
 from streampca.formats.schemas import SCHEMA_ID_HEADER, Schemas
 from streampca.formats.seen_names import SeenNames
@@ -178,13 +178,8 @@ class Codec:
         The type is uncertain if the reader has guessed it from this value, or if the type that the setting `format`
         names must be checked. The entries show whether the type may be right.
         """
-        numbers_or_guess = self._reader.read(value)
-        if isinstance(numbers_or_guess, GuessedNumbers):
-            data = numbers_or_guess.numbers
-            uncertain_dtype: str | None = numbers_or_guess.dtype
-        else:
-            data = numbers_or_guess
-            uncertain_dtype = self._reader.dtype_to_check  # the type in `format`; None if it is certain
+        data = self._reader.read(value)
+        uncertain_dtype = guessed_dtype_of(data) or self._reader.dtype_to_check
         if uncertain_dtype is None:
             return []
         # The reader returns all numbers in the type `dtype`. Convert them back to the type in which they were read.
@@ -259,7 +254,7 @@ class Codec:
                 rejects.append(_create_reject(index, _refusal(value, max_value_size)))
                 continue
             try:
-                numbers_or_guess = read_value(value)
+                numbers = read_value(value)
             except (StreampcaError, TimeoutError):  # not the value's fault, such as a registry that is away
                 raise
             except Exception as error:  # the value's fault: whatever the error is, it must not end the worker
@@ -269,8 +264,6 @@ class Codec:
                     # The request to the registry took time. It counts as bytes, so that the batch ends earlier.
                     total_size += _UNKNOWN_SCHEMA_BYTES
                 continue
-            # `GuessedNumbers` are numbers and their type, which the reader has guessed. The type is not needed here.
-            numbers = numbers_or_guess.numbers if isinstance(numbers_or_guess, GuessedNumbers) else numbers_or_guess
             # `len` of a memoryview counts its items, not bytes.
             size = len(numbers) if isinstance(numbers, bytes) else memoryview(numbers).nbytes
             total_size += size

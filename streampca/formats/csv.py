@@ -14,7 +14,7 @@ from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, check_length, condition_unmet_error, hint_at_encoding
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_cell, parse_value
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, Path, get_steps
@@ -43,7 +43,7 @@ class CsvReader(Reader):
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
         return self.find_numbers_at(self.paths, self._conditions_on_json)
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of a line. Raises `VectorError`.
 
         If the numbers are bytes in base64, which do not say the type of the numbers, returns `GuessedNumbers`.
@@ -65,7 +65,7 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         return _cell_by_column(_split(text, _QUOTED.sub("", text)))
 
-    def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
+    def _read_cells(self, cells: list[str]) -> VectorBytes:
         """Return the numbers in the cells of a line. If a condition of `where` is not met, raises `VectorError`.
 
         Cells that `field` names may hold JSON or arrays of numbers. Without `field`, each cell holds one number. A

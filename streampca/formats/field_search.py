@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from streampca.formats.errors import VectorError
+from streampca.formats.numbers import guessed_dtype_of
 from streampca.settings.field_paths import Path, parse_paths, spell_path
 
 # Limits of the search.
@@ -27,7 +28,7 @@ def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequen
         field = ",".join(map(spell_path, paths))
         with suppress(ValueError, VectorError):  # some names cannot be written in a path
             packed = pack_numbers_at(parse_paths(field))
-            is_one_vector = isinstance(packed, bytes) and len(packed) == vector_size
+            is_one_vector = guessed_dtype_of(packed) is None and len(packed) == vector_size
             if is_one_vector:
                 return field
     return None

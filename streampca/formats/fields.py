@@ -120,7 +120,7 @@ class NumberFields:
         steps_of_conditions = [condition.steps for condition in self.where]
         return self.tensor_field_names | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
-    def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
+    def pack(self, value: Any) -> VectorBytes:
         """Return the numbers of a value's vectors as float64.
 
         If the vectors are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. If there is no
@@ -149,7 +149,7 @@ class NumberFields:
                 pass  # the walk below reads the value, or finds the error
         return self._pack_or_suggest_field(value)
 
-    def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
+    def _pack_or_suggest_field(self, value: Any) -> VectorBytes:
         """Return the numbers of any value. If they cannot be read, raise `VectorError` and suggest a better `field`.
 
         If the vectors of the value are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. The
@@ -167,7 +167,7 @@ class NumberFields:
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
-    def _pack_at_other_paths(self, value: Any, paths: Sequence[Path]) -> bytes | GuessedNumbers:
+    def _pack_at_other_paths(self, value: Any, paths: Sequence[Path]) -> bytes:
         """Return the numbers at these paths in a value. Raises `VectorError`."""
         fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
         return fields._pack_by_walk(value)
@@ -210,7 +210,7 @@ class NumberFields:
         has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
         return len(values) if has_number else 0
 
-    def _pack_by_walk(self, value: Any) -> bytes | GuessedNumbers:
+    def _pack_by_walk(self, value: Any) -> bytes:
         """Return the vectors of any value as float64 numbers, one after the other. Raises `VectorError`.
 
         Bytes do not say the type of their numbers, so the type is guessed from their length. If the same type was

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, hint_at_encoding, looks_like_utf16
 from streampca.formats.layout import row_bounds
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.schemas import describe_foreign_prefix, may_have_schema_prefix, schema_prefix_size
 
 _MAX_INT = 2.0**64  # orjson reads whole numbers beyond as floats
@@ -23,7 +23,7 @@ class JsonReader(Reader):
 
     value_name = "JSON object"
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         return self.numbers.pack(self.read_tree(value))
 
     def read_tree(self, value: bytes) -> Any:

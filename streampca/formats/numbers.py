@@ -5,7 +5,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence, Set
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,25 @@ _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 _EXTENDED_NUMBERS = {"$numberDouble": float, "$numberInt": int, "$numberLong": int, "$numberDecimal": Decimal}
 
 
-class GuessedNumbers(NamedTuple):
+class GuessedNumbers(bytes):
     """The numbers of a value that does not name their type. The reader has guessed the type by their length.
 
     Whether the guess may be right is checked later, see `formats.plausible`.
     """
 
-    numbers: VectorBytes  # converted to the type that the reader returns
-    dtype: str  # the NumPy type that was guessed: <f4 or <f8
+    dtype: str
+    """The NumPy type that was guessed: <f4 or <f8. The bytes are in the type that the reader returns."""
+
+    def __new__(cls, numbers: VectorBytes, dtype: str) -> Self:
+        """Copy the numbers, and add the type that was guessed."""
+        guessed_numbers = super().__new__(cls, numbers)
+        guessed_numbers.dtype = dtype
+        return guessed_numbers
+
+
+def guessed_dtype_of(numbers: VectorBytes) -> str | None:
+    """Return the type that was guessed for these numbers; None if it did not have to be guessed."""
+    return numbers.dtype if isinstance(numbers, GuessedNumbers) else None
 
 
 class NumberPacker:
@@ -108,7 +119,7 @@ class RowVectors(NamedTuple):
     guessed_dtype: str | None = None  # the type of all numbers, if it was guessed
 
 
-def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
+def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes], dimensions: int) -> RowVectors:
     """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row.
 
     The result has a `guessed_dtype` only if the same type was guessed for the numbers of all rows.
@@ -120,13 +131,8 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
     vector_size = 8 * dimensions
     for index, row in enumerate(rows):
         try:
-            packed = pack(row)
-            if isinstance(packed, GuessedNumbers):
-                numbers = packed.numbers
-                guessed_dtypes.add(packed.dtype)
-            else:
-                numbers = packed
-                guessed_dtypes.add(None)  # nothing was guessed, since the row says the type of its numbers
+            numbers = pack(row)
+            guessed_dtypes.add(guessed_dtype_of(numbers))
             packed_rows.append(numbers)
             counts[index] = memoryview(numbers).nbytes // vector_size
         except VectorError as error:

@@ -25,7 +25,7 @@ from streampca.errors import on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import MissingFieldError, VectorError, missing_field_error, refuse_missing_fields
 from streampca.formats.layout import encode_items, join_columns, varint
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
+from streampca.formats.numbers import VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
@@ -72,7 +72,7 @@ class ProtobufReader(Reader):
         """Return a function that creates and caches the reader of a type of message, by the indexes of the type."""
         return cache(partial(_MessageReader, compiled(schema), self))
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         reader, payload = self._split(value)
         return reader.read(payload)
 
@@ -115,7 +115,7 @@ class _MessageReader:
             packed_type = _message_class(packed_files, type_indexes)
             self._packed_reader = _PackedReader(packed_type, packed_field, reader)
 
-    def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, payload: bytes) -> VectorBytes:
         """Return the numbers of a Protobuf message.
 
         If the message has d packed numbers, they are read directly. All other messages become a tree of fields first.
