@@ -14,15 +14,15 @@ Paths that lead into the elements of the same array share one item, whose value 
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from streampca.formats.element_indices import ElementIndices
 from streampca.formats.errors import (
-    CONDITION_UNMET,
     NO_VALUE,
     NULL_HINT,
+    SKIP_REASONS,
     VectorError,
     check_size,
     condition_unmet_error,
@@ -30,18 +30,22 @@ from streampca.formats.errors import (
     type_name,
     wrong_length_error,
 )
-from streampca.formats.field_search import suggest_field
-from streampca.formats.numbers import (
-    GuessedNumbers,
-    NumberPacker,
-    VectorBytes,
-    common_dtype,
-)
+from streampca.formats.field_search import find_candidate_fields
+from streampca.formats.numbers import GuessedNumbers, NumberPacker, VectorBytes, common_dtype
 from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
 from streampca.formats.tensors import TensorRow, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Item, ItemsOrReason, SkipReason, Walk
-from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
+from streampca.settings.field_paths import (
+    Condition,
+    Path,
+    Step,
+    collect_names,
+    get_steps,
+    name_paths,
+    parse_paths,
+    spell_path,
+)
 
 _MAX_BYTES = 64 * 2**20  # of the vectors in a value: with missing entries, a short value may claim to hold many
 
@@ -158,19 +162,25 @@ class NumberFields:
         try:
             return self._pack_by_walk(value)
         except VectorError as error:
-            is_skipped = error.reason in (NO_VALUE, CONDITION_UNMET)
-            if is_skipped:  # `field` may be right
+            if error.reason in SKIP_REASONS:  # `field` may be right
                 raise
-            better_field = suggest_field(value, self.dimensions, partial(self._pack_at_other_paths, value))
+            better_field = self._find_better_field(value)
             if better_field is None:
                 raise
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
-    def _pack_at_other_paths(self, value: Any, paths: Sequence[Path]) -> bytes:
-        """Return the numbers at these paths in a value. Raises `VectorError`."""
-        fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
-        return fields._pack_by_walk(value)
+    def _find_better_field(self, value: Any) -> str | None:
+        """Return a value of the setting `field` with which one vector is read from a value; None if none is found."""
+        for field in find_candidate_fields(value, self.dimensions):
+            with suppress(ValueError, VectorError):  # the candidate is not valid, or leads to no vector
+                paths = parse_paths(field)
+                fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
+                numbers = fields._pack_by_walk(value)
+                is_one_vector = len(numbers) == 8 * self.dimensions
+                if is_one_vector:
+                    return field
+        return None
 
     def count_dimensions(self, value: Any) -> int:
         """Return how many numbers a vector of this value has; 0 if it holds no vector.
