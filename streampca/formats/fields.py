@@ -39,7 +39,6 @@ from streampca.formats.walk import Absent, Elements, Item, ItemsOrReason, SkipRe
 from streampca.settings.field_paths import (
     Condition,
     Path,
-    Step,
     collect_names,
     get_steps,
     name_paths,
@@ -98,25 +97,26 @@ class NumberFields:
         self._prepare_direct_access()
 
     def _prepare_direct_access(self) -> None:
-        """Decide whether `pack` can take the d numbers straight out of one object or array, the container.
+        """Decide whether the d numbers can be taken straight out of one object or array, the container.
 
         If each entry has a path, the container is the object that has all these entries. Otherwise, the container is
-        the array at the only path.
+        the array at the only path. Sets `steps_to_container`, and `allows_direct_access` to the decision. Readers that
+        have a faster way to take numbers out of an array ask for it, too.
         """
         if self._has_path_for_each_entry:  # with the paths `a.x` and `a.y`, the container is the object at `a`
-            self._steps_to_container: Sequence[Step] = self._steps_of_paths[0][:-1]
+            self.steps_to_container = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
             # With at least two names, as here, `itemgetter` returns a tuple.
             self._get_entries: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
-            are_in_one_container = all(steps[:-1] == self._steps_to_container for steps in self._steps_of_paths)
+            are_in_one_container = all(steps[:-1] == self.steps_to_container for steps in self._steps_of_paths)
         else:  # with the path `a`, the container is the array at `a`
-            self._steps_to_container = self._steps_of_paths[0]
+            self.steps_to_container = self._steps_of_paths[0]
             self._get_entries = None  # the entries of an array are not looked up by name
             are_in_one_container = len(self._steps_of_paths) == 1  # several paths need a walk
         # Debezium may write an array of N numbers for an unchanged value. If d is N, direct access would read this
         # array as a vector.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
-        self._allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
+        self.allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -133,11 +133,11 @@ class NumberFields:
         Plain numbers in one object or array are taken out directly. Any other value is read by a walk along the paths,
         which is slower, and which finds out what is wrong with the value.
         """
-        if self._allows_direct_access:  # inline, since a call for each value would make `pack` a tenth slower
+        if self.allows_direct_access:  # inline, since a call for each value would make `pack` a tenth slower
             try:
                 parent: Any = None  # the object that holds the container; None if the container is the whole value
                 container = value
-                for step in self._steps_to_container:
+                for step in self.steps_to_container:
                     parent = container
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers

@@ -27,8 +27,6 @@ from streampca.formats.errors import MissingFieldError, VectorError, missing_fie
 from streampca.formats.layout import encode_items, join_columns, varint
 from streampca.formats.numbers import VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
-from streampca.formats.tensors import tensor_field_names
-from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Path, PathPart, collect_names, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
@@ -347,12 +345,11 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
 
     Numbers cannot be read at once in these cases:
 
-    - There are conditions or several paths.
+    - There are several paths, or each value needs a walk, such as to test conditions (`NumberFields`).
     - The path chooses items by a key, or the numbers are spread over several messages.
     - The vector may be sparse or a tensor.
-    - The vector may be the placeholder that Debezium writes in place of an unchanged value.
     """
-    if len(reader.paths) != 1 or reader.where:
+    if len(reader.paths) != 1 or not reader.numbers.allows_direct_access:
         return None
     [path] = reader.paths
     chooses_item = any(isinstance(part, Choice) for part in path)
@@ -364,10 +361,8 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
         return None
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
-    may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
-    # Debezium's placeholder is an array of a fixed length. If this length is d, each array is compared with it.
-    may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
-    return None if may_be_sparse_or_tensor or may_be_placeholder else field
+    may_be_sparse_or_tensor = bool(names_in_message & reader.numbers.tensor_field_names)
+    return None if may_be_sparse_or_tensor else field
 
 
 def _fields_along(path: Path, root: Descriptor) -> list[FieldDescriptor]:
