@@ -32,8 +32,8 @@ from streampca.formats.errors import (
 )
 from streampca.formats.field_search import find_candidate_fields
 from streampca.formats.numbers import GuessedNumbers, NumberPacker, VectorBytes, common_dtype
-from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
-from streampca.formats.tensors import TensorRow, tensor_field_names
+from streampca.formats.path_ends import NumbersOfBytes, innermost_arrays, read_path_end
+from streampca.formats.tensors import TensorRow, flatten, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Item, ItemsOrReason, SkipReason, Walk
 from streampca.settings.field_paths import (
@@ -546,11 +546,13 @@ class NumberFields:
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_path_ends=[items], positional_arrays=[])
         collected = self._collect(items)
-        entries = flatten(collected.values_at_path_ends)
+        # `SkipReason.NULL` is a null in place of an array, or before the end of a path. None is a missing entry.
+        values = [value for value in collected.values_at_path_ends if value is not SkipReason.NULL]
+        entries = flatten(values)
         has_several_items = len(items) > 1
         if has_several_items and entries:  # in {"x": [], "y": []}, there is nothing to join
             # Join the numbers at all paths to one array. If there are none, this gives the reason to skip the element:
-            # `SkipReason.NULL` for {"a": null} with the paths `a.x` and `a.y`.
+            # `SkipReason.CONDITION_UNMET` if the elements that the paths choose do not meet the conditions.
             return collected._replace(values_at_path_ends=[self._entries_or_reason(entries)])
         return collected
 
