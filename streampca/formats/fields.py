@@ -87,12 +87,10 @@ class NumberFields:
         # All below is private, and prepared here once, because `pack` is called for each value.
         self._walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
-        self._packer = NumberPacker(dimensions, null_as_nan=impute)
-        self._pack_numbers = self._packer.pack_numbers
         self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
-        self._entry_names: list[str] | None = None  # for error messages; None: they name an entry by its index
-        if self._has_path_for_each_entry:
-            self._entry_names = list(map(repr, name_paths(paths)))
+        names = list(map(repr, name_paths(paths))) if self._has_path_for_each_entry else None
+        self._packer = NumberPacker(dimensions, null_as_nan=impute, labels=names)
+        self._pack_numbers = self._packer.pack_numbers
         # Most values need no walk: their numbers are taken directly out of one object or array, which is faster.
         self._prepare_direct_access()
 
@@ -241,7 +239,7 @@ class NumberFields:
             if isinstance(entries, SkipReason):
                 skip_reasons.add(entries)
                 continue
-            packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))  # labels are for errors
+            packed_vectors.append(self._packer.pack(entries))
             # `NumbersOfBytes` are entries that were decoded from bytes.
             guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if skip_reasons and not packed_vectors:

@@ -49,26 +49,25 @@ class NumberPacker:
     With `null_as_nan`, an entry may also be None, which becomes NaN.
     """
 
-    def __init__(self, dimensions: int, *, null_as_nan: bool = False) -> None:
+    def __init__(self, dimensions: int, *, null_as_nan: bool, labels: Sequence[str] | None = None) -> None:
+        """Error messages name entry i by `labels[i]`. Without labels, they name it by its index."""
         self._dimensions = dimensions
         self._null_as_nan = null_as_nan
+        self._labels = labels
         self.pack_numbers = struct.Struct(f"{dimensions}d").pack
         """Packs d numbers or booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
-    def pack(
-        self, entries: list[Any], *, label_template: str = "entry {}", labels: Sequence[str] | None = None
-    ) -> bytes:
+    def pack(self, entries: list[Any], *, label_template: str = "entry {}") -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        Error messages name entry i by `labels[i]`. Without labels, they name it by `label_template.format(i)`.
+        Without labels, error messages name entry i by `label_template.format(i)`.
         """
         check_length(len(entries), self._dimensions)
         try:
             return self.pack_numbers(*entries)
         except (struct.error, OverflowError):  # an entry is not a plain number, so each entry is converted
             pass
-        if not labels:
-            labels = [label_template.format(index) for index in range(len(entries))]
+        labels = self._labels or [label_template.format(index) for index in range(len(entries))]
         return self.pack_numbers(*map(self._convert, entries, labels))
 
     def _convert(self, value: Any, label: str) -> float:
