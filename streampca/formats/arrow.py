@@ -26,7 +26,7 @@ from streampca.formats.errors import (
     wrong_length_error,
 )
 from streampca.formats.fields import NumberFields
-from streampca.formats.layout import row_bounds
+from streampca.formats.layout import holds_bytes, row_bounds
 from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows, spell_key
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Choice, Path, PathPart, get_steps, parse_paths, spell_path
@@ -152,10 +152,11 @@ def with_texts_as_bytes(batch: Any, except_names: Collection[str] = ()) -> Any:
 
     Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
+    columns_as_struct = pa.struct(list(batch.schema))
+    new_struct = _type_with_bytes(columns_as_struct, except_names, keeps_texts=False)
     columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, except_names, keeps_texts=field.name in except_names)
-        columns.append(column if column.type == new_type else column.view(new_type))
+    for field, column in zip(new_struct, batch.columns, strict=True):
+        columns.append(column if column.type == field.type else column.view(field.type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
@@ -405,10 +406,9 @@ def column_of(values: NDArray[Any]) -> Column:
     """
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    are_texts = len(values) > 0 and isinstance(values[0], str)  # only bytes may be None
     # Arrow cannot infer bytes from None alone.
-    are_bytes = values.dtype.kind == "O" and not are_texts
-    return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
+    arrow_type = pa.binary() if holds_bytes(values) else None
+    return pa.array(values, arrow_type, from_pandas=True)
 
 
 def is_list(arrow_type: Any) -> bool:
