@@ -323,8 +323,7 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
         except MissingFieldError as error:
             columns.append(pa.nulls(len(batch), pa.float64()))
             errors.append(error)
-    any_field_exists = len(errors) < len(columns)
-    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=fields.impute)
+    refuse_missing_fields(errors, path_count=len(fields.paths), impute=fields.impute)
     return columns
 
 

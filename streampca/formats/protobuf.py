@@ -316,8 +316,7 @@ def _check_paths(reader: Reader, root: Descriptor) -> None:
             _check_path(path, root)
         except MissingFieldError as error:
             errors.append(error)
-    any_field_exists = len(errors) < len(reader.paths)
-    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=reader.impute)
+    refuse_missing_fields(errors, path_count=len(reader.paths), impute=reader.impute)
 
 
 def _check_path(path: Path, root: Descriptor) -> None:
