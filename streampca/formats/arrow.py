@@ -27,7 +27,7 @@ from streampca.formats.errors import (
 )
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import holds_bytes, row_bounds
-from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows, spell_key
+from streampca.formats.numbers import RowVectors, VectorBytes, pack_rows, spell_key, with_common_guess
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Choice, Path, PathPart, get_steps, parse_paths, spell_path
 
@@ -52,23 +52,20 @@ class ArrowReader(Reader):
         If all numbers have the same guessed type, returns them as `GuessedNumbers` of this type.
         """
         try:
-            # Arrow's own memory pools would keep freed memory.
-            with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
+            with _open_stream(value) as batches:
                 vectors_of_batches, guessed_dtypes = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:
             raise VectorError("undecodable", f"not an Arrow IPC stream: {on_one_line(error)[:200]}") from None
-        # The vectors are float64, even if float32 was guessed: `guessed_dtype` only says how their bytes were read.
+        # The vectors are float64, even if float32 was guessed: `guessed_dtypes` only say how their bytes were read.
         if len(vectors_of_batches) == 1:  # not copied
             joined = vectors_of_batches[0]
         else:
             # A stream may hold no record batch.
             no_vectors = np.empty((0, self.dimensions))
             joined = np.concatenate([no_vectors, *vectors_of_batches])
-        numbers = joined.ravel().data
-        guessed_dtype = common_dtype(guessed_dtypes)
-        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
+        return with_common_guess(joined.ravel().data, guessed_dtypes)
 
     def read_tree(self, value: bytes) -> Any:
         """Return the rows in which a label is looked up: each is a dict with only the column that holds the label.
@@ -77,7 +74,7 @@ class ArrowReader(Reader):
         """
         [path] = parse_paths(self.label)  # the setting `label` is one path
         column_name = get_steps(path)[0]
-        with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
+        with _open_stream(value) as batches:
             rows: list[Any] = []
             for batch in batches:
                 batch_of_label = batch.select([column_name])
@@ -106,7 +103,7 @@ class ArrowReader(Reader):
             # If a row is bad, its error is raised. The errors of rows that are only skipped are kept.
             error_by_skip_reason |= _raise_or_group_errors(rows.errors)
             vectors.append(rows.vectors)
-            guessed_dtypes.add(rows.guessed_dtype)
+            guessed_dtypes |= rows.guessed_dtypes
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
             # All rows were skipped. An unmet `where` is reported rather than a null, because `where` may be a mistake,
@@ -123,6 +120,11 @@ class ArrowReader(Reader):
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         path = (PathPart(names[0]),)
         return self.find_numbers_at([path], self.where)
+
+
+def _open_stream(value: bytes) -> Any:
+    """Open an IPC stream, outside of Arrow's own memory pools, which would keep freed memory."""
+    return pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool())
 
 
 def _raise_or_group_errors(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:

@@ -31,7 +31,7 @@ from streampca.formats.errors import (
     wrong_length_error,
 )
 from streampca.formats.field_search import find_candidate_fields
-from streampca.formats.numbers import GuessedNumbers, NumberPacker, VectorBytes, common_dtype
+from streampca.formats.numbers import NumberPacker, VectorBytes, with_common_guess
 from streampca.formats.path_ends import NumbersOfBytes, innermost_arrays, read_path_end
 from streampca.formats.tensors import TensorRow, flatten, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
@@ -218,7 +218,7 @@ class NumberFields:
         has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
         return len(values) if has_number else 0
 
-    def _pack_by_walk(self, value: Any) -> bytes:
+    def _pack_by_walk(self, value: Any) -> VectorBytes:
         """Return the vectors of any value as float64 numbers, one after the other. Raises `VectorError`.
 
         Bytes do not say the type of their numbers, so the type is guessed from their length. If the same type was
@@ -244,9 +244,7 @@ class NumberFields:
             guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if skip_reasons and not packed_vectors:
             raise self._all_skipped_error(skip_reasons)
-        numbers = b"".join(packed_vectors)
-        guessed_dtype = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all vectors
-        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
+        return with_common_guess(b"".join(packed_vectors), guessed_dtypes)
 
     def _all_skipped_error(self, skip_reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, because all were skipped for these reasons."""

@@ -115,14 +115,11 @@ class RowVectors(NamedTuple):
     vectors: Array
     counts: NDArray[np.int64]  # for each row, how many vectors it holds
     errors: Iterable[tuple[int, VectorError]]  # of the rows without a vector, in order; "no_value" for a row of null
-    guessed_dtype: str | None = None  # the type of all numbers, if it was guessed
+    guessed_dtypes: Set[str | None] = frozenset({None})  # of the numbers of each row; None: its type was not guessed
 
 
 def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row.
-
-    The result has a `guessed_dtype` only if the same type was guessed for the numbers of all rows.
-    """
+    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
@@ -139,19 +136,19 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes], dimension
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    common_guess = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all rows
-    return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
+    return RowVectors(vectors, counts, errors, guessed_dtypes)
 
 
-def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
-    """Return the type if the same was guessed for all numbers; else return None.
+def with_common_guess(numbers: VectorBytes, guessed_dtypes: Set[str | None]) -> VectorBytes:
+    """Return the numbers of several vectors as `GuessedNumbers` if the same type was guessed for all of them.
 
-    In `guessed_dtypes`, None stands for numbers whose type did not have to be guessed.
+    In `guessed_dtypes`, None stands for a vector whose type did not have to be guessed. If there is such a vector, or
+    if several types were guessed, returns the numbers as they are.
     """
     if len(guessed_dtypes) != 1:
-        return None
+        return numbers
     [dtype] = guessed_dtypes
-    return dtype
+    return numbers if dtype is None else GuessedNumbers(numbers, dtype)
 
 
 def widen_floats(data: bytes, dimensions: int) -> VectorBytes:
