@@ -186,8 +186,7 @@ class ProtobufWriter(Writer):
         enclosing_tag = _encode_tag(1, _WIRE_LENGTH)
         for _ in self.enclosing_names:
             # Each message becomes field 1 of an enclosing message.
-            head_by_size = {size: enclosing_tag + varint(size) for size in set(map(len, messages))}
-            messages = [head_by_size[len(message)] + message for message in messages]
+            messages = [_encode_item(enclosing_tag, message) for message in messages]
         prefix_and_type = self.schema_prefix + b"\0"  # 0 stands for the first type of the schema
         return [prefix_and_type + message for message in messages]
 
