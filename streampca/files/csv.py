@@ -13,7 +13,7 @@ from streampca.files.text import text_batches
 from streampca.formats.csv import pack_cells
 from streampca.formats.errors import VectorError, condition_unmet_error
 from streampca.formats.fields import NumberFields
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.tensors import tensor_field_names
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_value
 from streampca.formats.walk import are_met
@@ -66,7 +66,7 @@ def _rows_of_parsed_cells(
 
 def _create_rows(
     path: str, layout: CsvLayout, columns: Columns, options: FileOptions, *, d: int,
-    pack: Callable[[list[str]], VectorBytes | GuessedNumbers], vector_reader: NumberFields | None = None,
+    pack: Callable[[list[str]], VectorBytes], vector_reader: NumberFields | None = None,
 ) -> Rows:  # fmt: skip
     """Return the rows of a CSV file, as vectors of d numbers.
 
@@ -151,7 +151,7 @@ class _CellParser:
             values = {name: parse_json_text(value) for name, value in values.items()}
         return values
 
-    def pack(self, vector_reader: NumberFields, cells: list[str]) -> VectorBytes | GuessedNumbers:
+    def pack(self, vector_reader: NumberFields, cells: list[str]) -> VectorBytes:
         """Return the vectors of a record. Raises `VectorError`."""
         # `vector_reader` tests the conditions on JSON, which may choose elements of an array.
         _refuse_record(cells, self._layout, self._conditions_on_text)

@@ -11,7 +11,7 @@ from streampca.files.text import text_batches
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
 from streampca.formats.json import loads
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.walk import are_met
 from streampca.settings.field_paths import Condition, get_steps, parse_paths
 
@@ -66,7 +66,7 @@ def rows_of_jsonl(path: str, options: FileOptions) -> Rows:
     )
 
 
-def _pack(vector_reader: NumberFields, row: Any) -> VectorBytes | GuessedNumbers:
+def _pack(vector_reader: NumberFields, row: Any) -> VectorBytes:
     """Return the numbers of a row. Raises `VectorError`, also if the row is the error of a line that is not JSON."""
     if isinstance(row, VectorError):
         raise row

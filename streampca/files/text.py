@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from streampca.files.rows import FileBatch, choose_batch_size, input_errors, open_stream
 from streampca.formats.fields import NumberFields
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, pack_rows
+from streampca.formats.numbers import VectorBytes, pack_rows
 
 _TEXT_ROWS = 256  # largest number of rows in a batch: the objects of more rows do not stay in the processor's cache
 
 
 def text_batches(
-    path: str, read_records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes | GuessedNumbers],
+    path: str, read_records: Callable[[Any], Iterator[Any]], pack: Callable[[Any], VectorBytes],
     getter_by_column: Mapping[str, Callable[[Any], Any]], d: int, vector_reader: NumberFields | None,
 ) -> Iterator[FileBatch]:  # fmt: skip
     """Yield the vectors of d numbers in a file of text, in batches.

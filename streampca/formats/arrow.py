@@ -26,8 +26,8 @@ from streampca.formats.errors import (
     wrong_length_error,
 )
 from streampca.formats.fields import NumberFields
-from streampca.formats.layout import row_bounds
-from streampca.formats.numbers import GuessedNumbers, RowVectors, VectorBytes, common_dtype, pack_rows, spell_key
+from streampca.formats.layout import holds_bytes, row_bounds
+from streampca.formats.numbers import RowVectors, VectorBytes, pack_rows, spell_key, with_common_guess
 from streampca.pca.arrays import F64, Array
 from streampca.settings.field_paths import Choice, Path, PathPart, get_steps, parse_paths, spell_path
 
@@ -45,30 +45,27 @@ class ArrowReader(Reader):
     is_batch = True
     value_name = "record batch"
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of all rows, one vector after the other. Raises `VectorError`.
 
         A column of bytes does not say the type of its numbers, so the type is guessed from the length of the bytes.
         If all numbers have the same guessed type, returns them as `GuessedNumbers` of this type.
         """
         try:
-            # Arrow's own memory pools would keep freed memory.
-            with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
+            with _open_stream(value) as batches:
                 vectors_of_batches, guessed_dtypes = self._read_batches(batches)
         except VectorError:
             raise
         except Exception as error:
             raise VectorError("undecodable", f"not an Arrow IPC stream: {on_one_line(error)[:200]}") from None
-        # The vectors are float64, even if float32 was guessed: `guessed_dtype` only says how their bytes were read.
+        # The vectors are float64, even if float32 was guessed: `guessed_dtypes` only say how their bytes were read.
         if len(vectors_of_batches) == 1:  # not copied
             joined = vectors_of_batches[0]
         else:
             # A stream may hold no record batch.
             no_vectors = np.empty((0, self.dimensions))
             joined = np.concatenate([no_vectors, *vectors_of_batches])
-        numbers = joined.ravel().data
-        guessed_dtype = common_dtype(guessed_dtypes)
-        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
+        return with_common_guess(joined.ravel().data, guessed_dtypes)
 
     def read_tree(self, value: bytes) -> Any:
         """Return the rows in which a label is looked up: each is a dict with only the column that holds the label.
@@ -77,7 +74,7 @@ class ArrowReader(Reader):
         """
         [path] = parse_paths(self.label)  # the setting `label` is one path
         column_name = get_steps(path)[0]
-        with pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool()) as batches:
+        with _open_stream(value) as batches:
             rows: list[Any] = []
             for batch in batches:
                 batch_of_label = batch.select([column_name])
@@ -106,7 +103,7 @@ class ArrowReader(Reader):
             # If a row is bad, its error is raised. The errors of rows that are only skipped are kept.
             error_by_skip_reason |= _raise_or_group_errors(rows.errors)
             vectors.append(rows.vectors)
-            guessed_dtypes.add(rows.guessed_dtype)
+            guessed_dtypes |= rows.guessed_dtypes
         has_vectors = any(map(len, vectors))
         if error_by_skip_reason and not has_vectors:
             # All rows were skipped. An unmet `where` is reported rather than a null, because `where` may be a mistake,
@@ -123,6 +120,11 @@ class ArrowReader(Reader):
             raise VectorError("undecodable", f"{len(names)} columns in the record batch: field must name one")
         path = (PathPart(names[0]),)
         return self.find_numbers_at([path], self.where)
+
+
+def _open_stream(value: bytes) -> Any:
+    """Open an IPC stream, outside of Arrow's own memory pools, which would keep freed memory."""
+    return pa.ipc.open_stream(pa.py_buffer(value), memory_pool=pa.system_memory_pool())
 
 
 def _raise_or_group_errors(errors: Iterable[tuple[int, VectorError]]) -> dict[str, VectorError]:
@@ -152,10 +154,11 @@ def with_texts_as_bytes(batch: Any, except_names: Collection[str] = ()) -> Any:
 
     Arrow would raise an error for a text that is not UTF-8, even if nobody needs the text.
     """
+    columns_as_struct = pa.struct(list(batch.schema))
+    new_struct = _type_with_bytes(columns_as_struct, except_names, keeps_texts=False)
     columns = []
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        new_type = _type_with_bytes(field.type, except_names, keeps_texts=field.name in except_names)
-        columns.append(column if column.type == new_type else column.view(new_type))
+    for field, column in zip(new_struct, batch.columns, strict=True):
+        columns.append(column if column.type == field.type else column.view(field.type))
     return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
@@ -265,7 +268,7 @@ def _read_objects(batch: Any, fields: NumberFields) -> RowVectors:
     # the struct. So the texts in these fields become bytes.
     readable_columns = with_texts_as_bytes(batch.select(needed_columns), except_names=needed_names)
 
-    def pack(row: int) -> VectorBytes | GuessedNumbers:
+    def pack(row: int) -> VectorBytes:
         # `GuessedNumbers` if the row has bytes, which do not say the type of their numbers.
         one_row = readable_columns.slice(row, 1)
         # `MAX_OBJECT_BYTES` is the limit of what a row holds beside its d numbers, which take 8 bytes each.
@@ -322,8 +325,7 @@ def _find_columns(batch: Any, fields: NumberFields) -> list[Column | None]:
         except MissingFieldError as error:
             columns.append(pa.nulls(len(batch), pa.float64()))
             errors.append(error)
-    any_field_exists = len(errors) < len(columns)
-    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=fields.impute)
+    refuse_missing_fields(errors, path_count=len(fields.paths), impute=fields.impute)
     return columns
 
 
@@ -405,10 +407,9 @@ def column_of(values: NDArray[Any]) -> Column:
     """
     if values.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
-    are_texts = len(values) > 0 and isinstance(values[0], str)  # only bytes may be None
     # Arrow cannot infer bytes from None alone.
-    are_bytes = values.dtype.kind == "O" and not are_texts
-    return pa.array(values, pa.binary() if are_bytes else None, from_pandas=True)
+    arrow_type = pa.binary() if holds_bytes(values) else None
+    return pa.array(values, arrow_type, from_pandas=True)
 
 
 def is_list(arrow_type: Any) -> bool:

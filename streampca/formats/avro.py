@@ -21,10 +21,9 @@ from fastavro.read import LOGICAL_READERS
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import VectorError
 from streampca.formats.layout import encode_items, join_columns, varint
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, widen_floats
+from streampca.formats.numbers import VectorBytes, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
 from streampca.formats.tensors import tensor_field_names
-from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Step, get_steps, spell_path
 
 _FLOAT_SIZES = {"float": 4, "double": 8}  # bytes
@@ -52,7 +51,7 @@ class AvroReader(Reader):
     def __post_init__(self) -> None:
         self._schemas_of_writers = SchemaCache(self.schemas, "AVRO", self._parse)
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of a value. An array that was written as a single Avro block is read faster.
 
         If the numbers are in bytes, which do not say the type of the numbers, returns `GuessedNumbers`.
@@ -87,11 +86,6 @@ class AvroReader(Reader):
         single_block_schema = self._create_single_block_schema(schema.text, referenced_types)
         return _ParsedSchemas(parsed_schema, single_block_schema)
 
-    @property
-    def _steps(self) -> Sequence[Step]:
-        """The steps to the numbers, if there is at most one path."""
-        return get_steps(self.paths[0]) if self.paths else ()
-
     def _create_single_block_schema(self, schema_text: str, referenced_types: Mapping[str, Any]) -> Any:
         """Return a schema that reads an array of d floats as bytes, which is faster than as an array.
 
@@ -99,17 +93,12 @@ class AvroReader(Reader):
         the writer's schema with a record of these three fields in place of the array. If the numbers are not an array
         of floats, or if the value must be read as Python objects, returns None.
         """
-        # In each of these cases, the value must be read as Python objects.
         has_several_paths = len(self.paths) > 1
-        has_conditions = len(self.where) > 0
-        # Debezium may write an array of N numbers in place of an unchanged value. If d is N, each array is compared
-        # with this placeholder.
-        may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
-        if has_several_paths or has_conditions or may_be_placeholder:
+        if has_several_paths or not self.numbers.allows_direct_access:  # the value must be read as Python objects
             return None
         schema = _load_schema(schema_text)  # a tree of its own, since the arrays in it are replaced
         has_floats = False
-        for number, array_type in enumerate(_find_arrays(schema, self._steps)):
+        for number, array_type in enumerate(_find_arrays(schema, self.numbers.steps_to_container)):
             float_size = _find_float_size(array_type["items"])
             if float_size is not None:
                 has_floats = True
@@ -126,7 +115,7 @@ class AvroReader(Reader):
         """
         try:
             block = _read_datum(value, schema)
-            for step in self._steps:
+            for step in self.numbers.steps_to_container:
                 block = block[step]
         except Exception:  # bytes of another layout may mean anything in this schema
             return None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from streampca.formats.errors import VectorError
 from streampca.formats.fields import NumberFields
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.schemas import Schemas
 from streampca.settings.field_paths import Choice, Condition, Path, get_steps, parse_paths
 
@@ -72,7 +72,7 @@ class Reader(ABC):
         return NumberFields(paths, self.dimensions, impute=self.impute, value_name=self.value_name, where=where)
 
     @abstractmethod
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the d numbers of a value, or n·d numbers of a value with n vectors.
 
         If the value holds no vectors, raises `VectorError`. Raises also the schema registry's errors. The numbers need

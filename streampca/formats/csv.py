@@ -14,10 +14,10 @@ from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, check_length, condition_unmet_error, hint_at_encoding
 from streampca.formats.fields import NumberFields
 from streampca.formats.layout import row_bounds, stack_fields
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.text import MISSING_HINT, begins_as_array, parse_cell, parse_value
 from streampca.formats.walk import are_met
-from streampca.settings.field_paths import Condition, Path, get_steps
+from streampca.settings.field_paths import Condition, get_steps
 
 _SEPARATORS = ";\t,"  # the first of these in a line separates its cells: in `1,5;2` the comma is a decimal one
 _QUOTED = re.compile(r'"[^"]*"')
@@ -31,8 +31,7 @@ class CsvReader(Reader):
 
     def __post_init__(self) -> None:
         """Find the columns that `field` names, and separate conditions on cells from conditions on JSON in a cell."""
-        self._is_field_set = len(self.paths) > 0
-        self._column_numbers = [_column_number(path) for path in self.paths]  # that `field` names
+        self._column_numbers = [int(str(get_steps(path)[0])) for path in self.paths]  # that `field` names
         self._paths_lead_into_cells = any(len(path) > 1 for path in self.paths)
         self._conditions_on_cells = [condition for condition in self.where if len(condition.steps) == 1]
         # Conditions with more steps lead into JSON in a cell, such as `2.unit=C`.
@@ -43,7 +42,7 @@ class CsvReader(Reader):
         """Finds the numbers in a line whose cells hold vectors or JSON. The line is a dict from column to cell."""
         return self.find_numbers_at(self.paths, self._conditions_on_json)
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         """Return the numbers of a line. Raises `VectorError`.
 
         If the numbers are bytes in base64, which do not say the type of the numbers, returns `GuessedNumbers`.
@@ -53,7 +52,7 @@ class CsvReader(Reader):
         try:
             # With `field`, only cells of the first line would be read, and the other lines would be lost unnoticed.
             # Without `field`, nothing is lost: the cells of all lines must be the d numbers of the vector.
-            if self._is_field_set and "\n" in unquoted:
+            if self.paths and "\n" in unquoted:
                 raise VectorError("undecodable", "a message holds several lines: write each as a message of its own")
             return self._read_cells(_split(text, unquoted))
         except (VectorError, csv.Error) as error:
@@ -65,7 +64,7 @@ class CsvReader(Reader):
         text = value.decode("utf-8-sig", "replace").strip("\r\n ")
         return _cell_by_column(_split(text, _QUOTED.sub("", text)))
 
-    def _read_cells(self, cells: list[str]) -> VectorBytes | GuessedNumbers:
+    def _read_cells(self, cells: list[str]) -> VectorBytes:
         """Return the numbers in the cells of a line. If a condition of `where` is not met, raises `VectorError`.
 
         Cells that `field` names may hold JSON or arrays of numbers. Without `field`, each cell holds one number. A
@@ -73,7 +72,7 @@ class CsvReader(Reader):
         """
         _refuse_unmet(self._conditions_on_cells, cells)
         chosen = self._choose_cells(cells)
-        if self._is_field_set and self._hold_json_or_arrays(chosen):
+        if self.paths and self._hold_json_or_arrays(chosen):
             # `pack` takes the chosen cells out of the whole line. It also tests the conditions on JSON in any cell.
             return self.numbers.pack({str(column): parse_value(cell) for column, cell in enumerate(cells)})
         # The numbers are in plain cells, but another cell may hold JSON that a condition is about.
@@ -83,7 +82,7 @@ class CsvReader(Reader):
 
     def _choose_cells(self, cells: list[str]) -> list[str]:
         """Return the cells in the columns that `field` names; all cells if `field` is not set."""
-        if not self._is_field_set:
+        if not self.paths:
             has_one_more = len(cells) == self.dimensions + 1
             # If a separator ends the line, there is no cell after it.
             return cells[:-1] if has_one_more and not cells[-1].strip() else cells
@@ -101,11 +100,6 @@ class CsvReader(Reader):
             is_number = self.dimensions == 1 and parse_cell(cells[0]) is not None
             return not is_number
         return any(map(begins_as_array, cells))
-
-
-def _column_number(path: Path) -> int:
-    """Return the number of the column that a path names, from 0."""
-    return int(str(get_steps(path)[0]))
 
 
 def _refuse_unmet(conditions: Sequence[Condition], cells: Sequence[str]) -> None:

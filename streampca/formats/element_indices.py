@@ -55,12 +55,6 @@ class _EarlierElements:
         has_room = len(self.indices_by_key) < _MAX_KEYS and len(self.unusable_keys) < _MAX_UNUSABLE_KEYS
         return has_room and len(key) <= _MAX_TEXT_LENGTH
 
-    def add_unusable_keys(self, keys: Sequence[str]) -> None:
-        """No longer use these keys, as far as there is room to remember them."""
-        for key in keys:
-            if self.may_identify_by(key):
-                self.unusable_keys.add(key)
-
     def find_indices(self, array: Sequence[Any]) -> dict[str, dict[str, int]]:
         """Return, for each key, the text of each element and the index of this element.
 
@@ -162,7 +156,9 @@ class ElementIndices:
             self._compare_and_add(array_id, later_elements.indices_by_key)
             # Only after the comparison, which leaves out unusable keys: before a key became unusable, `later` may have
             # found elements by it. Sorted: if there is not room for all keys, the same are kept in every process.
-            own_elements.add_unusable_keys(sorted(later_elements.unusable_keys))
+            for key in sorted(later_elements.unusable_keys):
+                if own_elements.may_identify_by(key):
+                    own_elements.unusable_keys.add(key)
         self.warning = self.warning or later.warning
 
     def encode(self) -> str:

@@ -53,12 +53,13 @@ def missing_field_error(path: str, missing_name: str, parent: Any, value_name: s
     return MissingFieldError("undecodable", f"{text}: {type_name(parent)} has no field {missing_name!r}")
 
 
-def refuse_missing_fields(errors: Sequence[VectorError], *, any_field_exists: bool, impute: bool) -> None:
-    """If configured paths lead to fields that do not exist, raise the first of the `errors` for these paths.
+def refuse_missing_fields(errors: Sequence[VectorError], *, path_count: int, impute: bool) -> None:
+    """If some of the configured paths lead to fields that do not exist, raise the first of the `errors` for these.
 
     With `impute`, a field that does not exist is a missing entry of the vectors, and nothing is raised. But if none of
     the fields exists, the paths are wrong, so the error is raised with `impute`, too.
     """
+    any_field_exists = len(errors) < path_count
     are_missing_entries = impute and any_field_exists
     if errors and not are_missing_entries:
         hint = NULL_HINT if any_field_exists else ""  # suggests missing=impute

@@ -1,12 +1,10 @@
-"""Searches a value for a `field` that would read a vector, for messages about a value that `field` cannot read."""
+"""Searches a value for a `field` that may read a vector, for messages about a value that `field` cannot read."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, TypeAlias
 
-from streampca.formats.errors import VectorError
-from streampca.settings.field_paths import Path, parse_paths, spell_path
+from streampca.settings.field_paths import spell_path
 
 # Limits of the search.
 _MAX_DEPTH = 4
@@ -16,21 +14,13 @@ _MAX_CANDIDATES = 64
 _Names: TypeAlias = tuple[str, ...]  # in a path
 
 
-def suggest_field(value: Any, dimensions: int, pack_numbers_at: Callable[[Sequence[Path]], object]) -> str | None:
-    """Return a value of the setting `field` with which one vector of d numbers is read from an object.
+def find_candidate_fields(value: Any, dimensions: int) -> Iterator[str]:
+    """Yield values of the setting `field` with which a vector of d numbers may be read from an object.
 
-    `pack_numbers_at` returns the numbers at some paths in the object, as the bytes of float64. If it fails, or returns
-    anything but the bytes of one vector, the next paths are tried. If no paths lead to one vector, returns None.
+    Some of them are not valid, because some names cannot be written in a path.
     """
-    vector_size = 8 * dimensions
     for paths in islice(_find_candidate_paths(value, (), dimensions), _MAX_CANDIDATES):
-        field = ",".join(map(spell_path, paths))
-        with suppress(ValueError, VectorError):  # some names cannot be written in a path
-            packed = pack_numbers_at(parse_paths(field))
-            is_one_vector = isinstance(packed, bytes) and len(packed) == vector_size
-            if is_one_vector:
-                return field
-    return None
+        yield ",".join(map(spell_path, paths))
 
 
 def _find_candidate_paths(value: Any, path: _Names, dimensions: int) -> Iterator[list[_Names]]:

@@ -14,15 +14,15 @@ Paths that lead into the elements of the same array share one item, whose value 
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from streampca.formats.element_indices import ElementIndices
 from streampca.formats.errors import (
-    CONDITION_UNMET,
     NO_VALUE,
     NULL_HINT,
+    SKIP_REASONS,
     VectorError,
     check_size,
     condition_unmet_error,
@@ -30,18 +30,21 @@ from streampca.formats.errors import (
     type_name,
     wrong_length_error,
 )
-from streampca.formats.field_search import suggest_field
-from streampca.formats.numbers import (
-    GuessedNumbers,
-    NumberPacker,
-    VectorBytes,
-    common_dtype,
-)
-from streampca.formats.path_ends import NumbersOfBytes, flatten, innermost_arrays, read_path_end
-from streampca.formats.tensors import TensorRow, tensor_field_names
+from streampca.formats.field_search import find_candidate_fields
+from streampca.formats.numbers import NumberPacker, VectorBytes, with_common_guess
+from streampca.formats.path_ends import NumbersOfBytes, innermost_arrays, read_path_end
+from streampca.formats.tensors import TensorRow, flatten, tensor_field_names
 from streampca.formats.text import may_be_debezium_placeholder
 from streampca.formats.walk import Absent, Elements, Item, ItemsOrReason, SkipReason, Walk
-from streampca.settings.field_paths import Condition, Path, Step, collect_names, get_steps, name_paths, spell_path
+from streampca.settings.field_paths import (
+    Condition,
+    Path,
+    collect_names,
+    get_steps,
+    name_paths,
+    parse_paths,
+    spell_path,
+)
 
 _MAX_BYTES = 64 * 2**20  # of the vectors in a value: with missing entries, a short value may claim to hold many
 
@@ -84,35 +87,34 @@ class NumberFields:
         # All below is private, and prepared here once, because `pack` is called for each value.
         self._walk = Walk.along(self._steps_of_paths, where)
         self._value_name = value_name
-        self._packer = NumberPacker(dimensions, null_as_nan=impute)
-        self._pack_numbers = self._packer.pack_numbers
         self._has_path_for_each_entry = dimensions > 1 and len(paths) == dimensions
-        self._entry_names: list[str] | None = None  # for error messages; None: they name an entry by its index
-        if self._has_path_for_each_entry:
-            self._entry_names = list(map(repr, name_paths(paths)))
+        names = list(map(repr, name_paths(paths))) if self._has_path_for_each_entry else None
+        self._packer = NumberPacker(dimensions, null_as_nan=impute, labels=names)
+        self._pack_numbers = self._packer.pack_numbers
         # Most values need no walk: their numbers are taken directly out of one object or array, which is faster.
         self._prepare_direct_access()
 
     def _prepare_direct_access(self) -> None:
-        """Decide whether `pack` can take the d numbers straight out of one object or array, the container.
+        """Decide whether the d numbers can be taken straight out of one object or array, the container.
 
         If each entry has a path, the container is the object that has all these entries. Otherwise, the container is
-        the array at the only path.
+        the array at the only path. Sets `steps_to_container`, and `allows_direct_access` to the decision. Readers that
+        have a faster way to take numbers out of an array ask for it, too.
         """
         if self._has_path_for_each_entry:  # with the paths `a.x` and `a.y`, the container is the object at `a`
-            self._steps_to_container: Sequence[Step] = self._steps_of_paths[0][:-1]
+            self.steps_to_container = self._steps_of_paths[0][:-1]
             last_steps = [steps[-1] for steps in self._steps_of_paths]
             # With at least two names, as here, `itemgetter` returns a tuple.
             self._get_entries: Callable[[Any], Sequence[Any]] | None = itemgetter(*last_steps)
-            are_in_one_container = all(steps[:-1] == self._steps_to_container for steps in self._steps_of_paths)
+            are_in_one_container = all(steps[:-1] == self.steps_to_container for steps in self._steps_of_paths)
         else:  # with the path `a`, the container is the array at `a`
-            self._steps_to_container = self._steps_of_paths[0]
+            self.steps_to_container = self._steps_of_paths[0]
             self._get_entries = None  # the entries of an array are not looked up by name
             are_in_one_container = len(self._steps_of_paths) == 1  # several paths need a walk
         # Debezium may write an array of N numbers for an unchanged value. If d is N, direct access would read this
         # array as a vector.
         may_be_placeholder = may_be_debezium_placeholder(self.dimensions)
-        self._allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
+        self.allows_direct_access = are_in_one_container and not self.where and not may_be_placeholder
 
     @property
     def names(self) -> set[str]:
@@ -120,7 +122,7 @@ class NumberFields:
         steps_of_conditions = [condition.steps for condition in self.where]
         return self.tensor_field_names | collect_names([*self._steps_of_paths, *steps_of_conditions])
 
-    def pack(self, value: Any) -> VectorBytes | GuessedNumbers:
+    def pack(self, value: Any) -> VectorBytes:
         """Return the numbers of a value's vectors as float64.
 
         If the vectors are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. If there is no
@@ -129,11 +131,11 @@ class NumberFields:
         Plain numbers in one object or array are taken out directly. Any other value is read by a walk along the paths,
         which is slower, and which finds out what is wrong with the value.
         """
-        if self._allows_direct_access:  # inline, since a call for each value would make `pack` a tenth slower
+        if self.allows_direct_access:  # inline, since a call for each value would make `pack` a tenth slower
             try:
                 parent: Any = None  # the object that holds the container; None if the container is the whole value
                 container = value
-                for step in self._steps_to_container:
+                for step in self.steps_to_container:
                     parent = container
                     container = container[step]
                 if self._get_entries is not None:  # the container is an object with d numbers
@@ -149,7 +151,7 @@ class NumberFields:
                 pass  # the walk below reads the value, or finds the error
         return self._pack_or_suggest_field(value)
 
-    def _pack_or_suggest_field(self, value: Any) -> VectorBytes | GuessedNumbers:
+    def _pack_or_suggest_field(self, value: Any) -> VectorBytes:
         """Return the numbers of any value. If they cannot be read, raise `VectorError` and suggest a better `field`.
 
         If the vectors of the value are bytes, which do not say the type of their numbers, returns `GuessedNumbers`. The
@@ -158,19 +160,25 @@ class NumberFields:
         try:
             return self._pack_by_walk(value)
         except VectorError as error:
-            is_skipped = error.reason in (NO_VALUE, CONDITION_UNMET)
-            if is_skipped:  # `field` may be right
+            if error.reason in SKIP_REASONS:  # `field` may be right
                 raise
-            better_field = suggest_field(value, self.dimensions, partial(self._pack_at_other_paths, value))
+            better_field = self._find_better_field(value)
             if better_field is None:
                 raise
             text = f"{error}; field={better_field} reads {self.dimensions} numbers"
             raise VectorError(error.reason, text) from None
 
-    def _pack_at_other_paths(self, value: Any, paths: Sequence[Path]) -> bytes | GuessedNumbers:
-        """Return the numbers at these paths in a value. Raises `VectorError`."""
-        fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
-        return fields._pack_by_walk(value)
+    def _find_better_field(self, value: Any) -> str | None:
+        """Return a value of the setting `field` with which one vector is read from a value; None if none is found."""
+        for field in find_candidate_fields(value, self.dimensions):
+            with suppress(ValueError, VectorError):  # the candidate is not valid, or leads to no vector
+                paths = parse_paths(field)
+                fields = NumberFields(paths, self.dimensions, impute=False, value_name=self._value_name)
+                numbers = fields._pack_by_walk(value)
+                is_one_vector = len(numbers) == 8 * self.dimensions
+                if is_one_vector:
+                    return field
+        return None
 
     def count_dimensions(self, value: Any) -> int:
         """Return how many numbers a vector of this value has; 0 if it holds no vector.
@@ -210,7 +218,7 @@ class NumberFields:
         has_number = any(not isinstance(value, SkipReason | Absent | None) for value in values)
         return len(values) if has_number else 0
 
-    def _pack_by_walk(self, value: Any) -> bytes | GuessedNumbers:
+    def _pack_by_walk(self, value: Any) -> VectorBytes:
         """Return the vectors of any value as float64 numbers, one after the other. Raises `VectorError`.
 
         Bytes do not say the type of their numbers, so the type is guessed from their length. If the same type was
@@ -231,14 +239,12 @@ class NumberFields:
             if isinstance(entries, SkipReason):
                 skip_reasons.add(entries)
                 continue
-            packed_vectors.append(self._packer.pack(entries, labels=self._entry_names))  # labels are for errors
+            packed_vectors.append(self._packer.pack(entries))
             # `NumbersOfBytes` are entries that were decoded from bytes.
             guessed_dtypes.add(entries.dtype if isinstance(entries, NumbersOfBytes) else None)
         if skip_reasons and not packed_vectors:
             raise self._all_skipped_error(skip_reasons)
-        numbers = b"".join(packed_vectors)
-        guessed_dtype = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all vectors
-        return GuessedNumbers(numbers, guessed_dtype) if guessed_dtype else numbers
+        return with_common_guess(b"".join(packed_vectors), guessed_dtypes)
 
     def _all_skipped_error(self, skip_reasons: Collection[SkipReason]) -> VectorError:
         """Return the error of a value that holds no vectors, because all were skipped for these reasons."""
@@ -536,11 +542,13 @@ class NumberFields:
         if isinstance(items, SkipReason):  # the element does not meet a condition, so this reason is all that it gives
             return _Collected(values_at_path_ends=[items], positional_arrays=[])
         collected = self._collect(items)
-        entries = flatten(collected.values_at_path_ends)
+        # `SkipReason.NULL` is a null in place of an array, or before the end of a path. None is a missing entry.
+        values = [value for value in collected.values_at_path_ends if value is not SkipReason.NULL]
+        entries = flatten(values)
         has_several_items = len(items) > 1
         if has_several_items and entries:  # in {"x": [], "y": []}, there is nothing to join
             # Join the numbers at all paths to one array. If there are none, this gives the reason to skip the element:
-            # `SkipReason.NULL` for {"a": null} with the paths `a.x` and `a.y`.
+            # `SkipReason.CONDITION_UNMET` if the elements that the paths choose do not meet the conditions.
             return collected._replace(values_at_path_ends=[self._entries_or_reason(entries)])
         return collected
 

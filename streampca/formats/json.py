@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from streampca.formats.base import Counts, Fields, Reader, Writer
 from streampca.formats.errors import VectorError, hint_at_encoding, looks_like_utf16
-from streampca.formats.layout import row_bounds
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
+from streampca.formats.layout import holds_bytes, row_bounds
+from streampca.formats.numbers import VectorBytes
 from streampca.formats.schemas import describe_foreign_prefix, may_have_schema_prefix, schema_prefix_size
 
 _MAX_INT = 2.0**64  # orjson reads whole numbers beyond as floats
@@ -23,7 +23,7 @@ class JsonReader(Reader):
 
     value_name = "JSON object"
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         return self.numbers.pack(self.read_tree(value))
 
     def read_tree(self, value: bytes) -> Any:
@@ -84,21 +84,14 @@ def _contents_in_documents(field: NDArray[Any], bounds: list[tuple[int, int]] | 
     the other rows hold the same bytes or None.
     """
     rows: list[Any] = field.tolist()
-    holds_bytes = _holds_bytes(field)
+    field_holds_bytes = holds_bytes(field)
     if bounds is None:
         contents = rows
-    elif holds_bytes:
+    elif field_holds_bytes:
         contents = [rows[start] for start, _ in bounds]
     else:
         contents = [rows[start:end] for start, end in bounds]
-    return list(map(_embed_json_or_base64, contents)) if holds_bytes else contents
-
-
-def _holds_bytes(field: NDArray[Any]) -> bool:
-    """Return whether a field holds bytes, or None in their place. A field of objects holds texts otherwise."""
-    is_object_in_each_row = field.dtype.kind == "O" and field.ndim == 1  # on two axes, objects are always texts
-    holds_texts = len(field) > 0 and isinstance(field[0], str)
-    return is_object_in_each_row and not holds_texts
+    return list(map(_embed_json_or_base64, contents)) if field_holds_bytes else contents
 
 
 def _embed_json_or_base64(value: bytes | None) -> Any:

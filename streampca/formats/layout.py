@@ -62,6 +62,13 @@ def encode_items(values: NDArray[Any], encode: Callable[[bytes], bytes]) -> list
     return [b"".join([encode(as_bytes(item)) for item in row]) for row in rows]
 
 
+def holds_bytes(field: NDArray[Any]) -> bool:
+    """Return whether a field holds bytes, or None in their place. A field of objects holds texts otherwise."""
+    is_object_in_each_row = field.dtype.kind == "O" and field.ndim == 1  # on two axes, objects are always texts
+    holds_texts = len(field) > 0 and isinstance(field[0], str)
+    return is_object_in_each_row and not holds_texts
+
+
 def as_bytes(item: str | bytes) -> bytes:
     return item.encode() if isinstance(item, str) else item
 

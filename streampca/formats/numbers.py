@@ -5,7 +5,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence, Set
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,25 @@ _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity")
 _EXTENDED_NUMBERS = {"$numberDouble": float, "$numberInt": int, "$numberLong": int, "$numberDecimal": Decimal}
 
 
-class GuessedNumbers(NamedTuple):
+class GuessedNumbers(bytes):
     """The numbers of a value that does not name their type. The reader has guessed the type by their length.
 
     Whether the guess may be right is checked later, see `formats.plausible`.
     """
 
-    numbers: VectorBytes  # converted to the type that the reader returns
-    dtype: str  # the NumPy type that was guessed: <f4 or <f8
+    dtype: str
+    """The NumPy type that was guessed: <f4 or <f8. The bytes are in the type that the reader returns."""
+
+    def __new__(cls, numbers: VectorBytes, dtype: str) -> Self:
+        """Copy the numbers, and add the type that was guessed."""
+        guessed_numbers = super().__new__(cls, numbers)
+        guessed_numbers.dtype = dtype
+        return guessed_numbers
+
+
+def guessed_dtype_of(numbers: VectorBytes) -> str | None:
+    """Return the type that was guessed for these numbers; None if it did not have to be guessed."""
+    return numbers.dtype if isinstance(numbers, GuessedNumbers) else None
 
 
 class NumberPacker:
@@ -38,26 +49,25 @@ class NumberPacker:
     With `null_as_nan`, an entry may also be None, which becomes NaN.
     """
 
-    def __init__(self, dimensions: int, *, null_as_nan: bool = False) -> None:
+    def __init__(self, dimensions: int, *, null_as_nan: bool, labels: Sequence[str] | None = None) -> None:
+        """Error messages name entry i by `labels[i]`. Without labels, they name it by its index."""
         self._dimensions = dimensions
         self._null_as_nan = null_as_nan
+        self._labels = labels
         self.pack_numbers = struct.Struct(f"{dimensions}d").pack
         """Packs d numbers or booleans. Raises `struct.error` and `OverflowError` for anything else."""
 
-    def pack(
-        self, entries: list[Any], *, label_template: str = "entry {}", labels: Sequence[str] | None = None
-    ) -> bytes:
+    def pack(self, entries: list[Any], *, label_template: str = "entry {}") -> bytes:
         """Return the d entries as float64. Raises `VectorError`.
 
-        Error messages name entry i by `labels[i]`. Without labels, they name it by `label_template.format(i)`.
+        Without labels, error messages name entry i by `label_template.format(i)`.
         """
         check_length(len(entries), self._dimensions)
         try:
             return self.pack_numbers(*entries)
         except (struct.error, OverflowError):  # an entry is not a plain number, so each entry is converted
             pass
-        if not labels:
-            labels = [label_template.format(index) for index in range(len(entries))]
+        labels = self._labels or [label_template.format(index) for index in range(len(entries))]
         return self.pack_numbers(*map(self._convert, entries, labels))
 
     def _convert(self, value: Any, label: str) -> float:
@@ -105,14 +115,11 @@ class RowVectors(NamedTuple):
     vectors: Array
     counts: NDArray[np.int64]  # for each row, how many vectors it holds
     errors: Iterable[tuple[int, VectorError]]  # of the rows without a vector, in order; "no_value" for a row of null
-    guessed_dtype: str | None = None  # the type of all numbers, if it was guessed
+    guessed_dtypes: Set[str | None] = frozenset({None})  # of the numbers of each row; None: its type was not guessed
 
 
-def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNumbers], dimensions: int) -> RowVectors:
-    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row.
-
-    The result has a `guessed_dtype` only if the same type was guessed for the numbers of all rows.
-    """
+def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes], dimensions: int) -> RowVectors:
+    """Return the vectors of rows, and the error of each row that holds no vector. `pack` reads the numbers of a row."""
     packed_rows: list[VectorBytes] = []
     counts = np.zeros(len(rows), np.int64)
     errors: list[tuple[int, VectorError]] = []
@@ -120,13 +127,8 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
     vector_size = 8 * dimensions
     for index, row in enumerate(rows):
         try:
-            packed = pack(row)
-            if isinstance(packed, GuessedNumbers):
-                numbers = packed.numbers
-                guessed_dtypes.add(packed.dtype)
-            else:
-                numbers = packed
-                guessed_dtypes.add(None)  # nothing was guessed, since the row says the type of its numbers
+            numbers = pack(row)
+            guessed_dtypes.add(guessed_dtype_of(numbers))
             packed_rows.append(numbers)
             counts[index] = memoryview(numbers).nbytes // vector_size
         except VectorError as error:
@@ -134,19 +136,19 @@ def pack_rows(rows: Sequence[Any], pack: Callable[[Any], VectorBytes | GuessedNu
         except RecursionError:
             errors.append((index, VectorError("undecodable", "its arrays are too deep")))
     vectors = np.frombuffer(b"".join(packed_rows)).reshape(-1, dimensions)
-    common_guess = common_dtype(guessed_dtypes)  # None unless the same type was guessed for all rows
-    return RowVectors(vectors, counts, errors, guessed_dtype=common_guess)
+    return RowVectors(vectors, counts, errors, guessed_dtypes)
 
 
-def common_dtype(guessed_dtypes: Set[str | None]) -> str | None:
-    """Return the type if the same was guessed for all numbers; else return None.
+def with_common_guess(numbers: VectorBytes, guessed_dtypes: Set[str | None]) -> VectorBytes:
+    """Return the numbers of several vectors as `GuessedNumbers` if the same type was guessed for all of them.
 
-    In `guessed_dtypes`, None stands for numbers whose type did not have to be guessed.
+    In `guessed_dtypes`, None stands for a vector whose type did not have to be guessed. If there is such a vector, or
+    if several types were guessed, returns the numbers as they are.
     """
     if len(guessed_dtypes) != 1:
-        return None
+        return numbers
     [dtype] = guessed_dtypes
-    return dtype
+    return numbers if dtype is None else GuessedNumbers(numbers, dtype)
 
 
 def widen_floats(data: bytes, dimensions: int) -> VectorBytes:

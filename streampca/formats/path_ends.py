@@ -49,15 +49,6 @@ def _guess_dimensions(data: bytes) -> int:
     return max(size // 4, 1)
 
 
-def flatten(items: list[Any]) -> list[Any]:
-    """Return single numbers and the entries of arrays in one list. Nulls in place of arrays are left out."""
-    entries = list[Any]()
-    for item in items:
-        if item is not SkipReason.NULL:  # a null in place of an array, or on the way to it; None is a missing entry
-            entries += item if isinstance(item, list) else [item]
-    return entries
-
-
 def innermost_arrays(array: list[Any]) -> list[Any]:
     """Return the innermost arrays of an array, with `SkipReason.NULL` for each null among arrays.
 

@@ -115,7 +115,7 @@ def find_plausible_formats(samples: Array, dimensions: int) -> list[str]:
     float_sizes = [size for size in number_sizes if size > 1]
     floats = _find_plausible_floats(samples, float_sizes)
     signed = [_view_as_integers(samples, size) for size in number_sizes]
-    unsigned = [_view_as_unsigned(integers) for integers in signed]
+    unsigned = [integers.view(integers.dtype.str.replace("i", "u")) for integers in signed]  # <i4 becomes <u4
 
     dtypes = [numbers.dtype for numbers in (*floats, *signed, *unsigned)]
     return [_spell_format(dtype, vector_size // dtype.itemsize, dimensions) for dtype in dtypes]
@@ -144,8 +144,3 @@ def _view_as_integers(samples: Array, size: int) -> NDArray[np.signedinteger[Any
     """Return the bytes of samples as integers of `size` bytes, in the byte order that makes their median smaller."""
     in_both_orders = [samples.view(f"{order}i{size}") for order in "<>"]
     return min(in_both_orders, key=lambda integers: np.median(np.abs(integers.astype(np.float64))))
-
-
-def _view_as_unsigned(integers: NDArray[np.signedinteger[Any]]) -> NDArray[np.unsignedinteger[Any]]:
-    """Return the bytes of signed integers as unsigned integers of the same size and byte order: <i4 becomes <u4."""
-    return integers.view(integers.dtype.str.replace("i", "u"))

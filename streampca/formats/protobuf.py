@@ -25,10 +25,8 @@ from streampca.errors import on_one_line
 from streampca.formats.base import Counts, Fields, Kind, Layout, Reader, Writer
 from streampca.formats.errors import MissingFieldError, VectorError, missing_field_error, refuse_missing_fields
 from streampca.formats.layout import encode_items, join_columns, varint
-from streampca.formats.numbers import GuessedNumbers, VectorBytes, spell_key, widen_floats
+from streampca.formats.numbers import VectorBytes, spell_key, widen_floats
 from streampca.formats.schemas import SchemaCache, WriterSchema, schema_prefix_size
-from streampca.formats.tensors import tensor_field_names
-from streampca.formats.text import may_be_debezium_placeholder
 from streampca.settings.field_paths import Choice, Path, PathPart, collect_names, get_steps, parse_paths, spell_path
 
 Files: TypeAlias = Any  # descriptor_pb2.FileDescriptorSet, which has no types
@@ -72,7 +70,7 @@ class ProtobufReader(Reader):
         """Return a function that creates and caches the reader of a type of message, by the indexes of the type."""
         return cache(partial(_MessageReader, compiled(schema), self))
 
-    def read(self, value: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, value: bytes) -> VectorBytes:
         reader, payload = self._split(value)
         return reader.read(payload)
 
@@ -115,7 +113,7 @@ class _MessageReader:
             packed_type = _message_class(packed_files, type_indexes)
             self._packed_reader = _PackedReader(packed_type, packed_field, reader)
 
-    def read(self, payload: bytes) -> VectorBytes | GuessedNumbers:
+    def read(self, payload: bytes) -> VectorBytes:
         """Return the numbers of a Protobuf message.
 
         If the message has d packed numbers, they are read directly. All other messages become a tree of fields first.
@@ -188,8 +186,7 @@ class ProtobufWriter(Writer):
         enclosing_tag = _encode_tag(1, _WIRE_LENGTH)
         for _ in self.enclosing_names:
             # Each message becomes field 1 of an enclosing message.
-            head_by_size = {size: enclosing_tag + varint(size) for size in set(map(len, messages))}
-            messages = [head_by_size[len(message)] + message for message in messages]
+            messages = [_encode_item(enclosing_tag, message) for message in messages]
         prefix_and_type = self.schema_prefix + b"\0"  # 0 stands for the first type of the schema
         return [prefix_and_type + message for message in messages]
 
@@ -318,8 +315,7 @@ def _check_paths(reader: Reader, root: Descriptor) -> None:
             _check_path(path, root)
         except MissingFieldError as error:
             errors.append(error)
-    any_field_exists = len(errors) < len(reader.paths)
-    refuse_missing_fields(errors, any_field_exists=any_field_exists, impute=reader.impute)
+    refuse_missing_fields(errors, path_count=len(reader.paths), impute=reader.impute)
 
 
 def _check_path(path: Path, root: Descriptor) -> None:
@@ -347,12 +343,11 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
 
     Numbers cannot be read at once in these cases:
 
-    - There are conditions or several paths.
+    - There are several paths, or each value needs a walk, such as to test conditions (`NumberFields`).
     - The path chooses items by a key, or the numbers are spread over several messages.
     - The vector may be sparse or a tensor.
-    - The vector may be the placeholder that Debezium writes in place of an unchanged value.
     """
-    if len(reader.paths) != 1 or reader.where:
+    if len(reader.paths) != 1 or not reader.numbers.allows_direct_access:
         return None
     [path] = reader.paths
     chooses_item = any(isinstance(part, Choice) for part in path)
@@ -364,10 +359,8 @@ def _find_packed_field(reader: Reader, root: Descriptor) -> FieldDescriptor | No
         return None
     # A field `shape` or `indices` beside the numbers says that they are a tensor or a sparse vector.
     names_in_message = set(field.containing_type.fields_by_name)
-    may_be_sparse_or_tensor = bool(names_in_message & tensor_field_names([field.name]))
-    # Debezium's placeholder is an array of a fixed length. If this length is d, each array is compared with it.
-    may_be_placeholder = may_be_debezium_placeholder(reader.dimensions)
-    return None if may_be_sparse_or_tensor or may_be_placeholder else field
+    may_be_sparse_or_tensor = bool(names_in_message & reader.numbers.tensor_field_names)
+    return None if may_be_sparse_or_tensor else field
 
 
 def _fields_along(path: Path, root: Descriptor) -> list[FieldDescriptor]:

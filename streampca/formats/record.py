@@ -170,20 +170,16 @@ class Batch:
     def before(self, index: int) -> Self:
         """Return the part of this batch before the record with this index in `records`."""
         decoded = self.decoded
-        # `timestamps`, `indices` and `counts` have one item for each record that holds vectors.
-        records_with_vectors = int(np.searchsorted(decoded.indices, index))
-        vector_count = decoded.counts[:records_with_vectors].sum()
-        decoded_before = Decoded(
-            vectors=decoded.vectors[:vector_count],
-            indices=decoded.indices[:records_with_vectors],
+        is_before = decoded.indices < index  # (m,), of the records that hold vectors
+        decoded_before = decoded.keep_values(is_before)._replace(
             rejects=[reject for reject in decoded.rejects if reject.index < index],
-            counts=decoded.counts[:records_with_vectors],
             skipped=[skipped for skipped in decoded.skipped if skipped.index < index],
+            warning="",  # may be dropped, because the codec gives the same warning with the next batch
         )
         return replace(
             self,
             decoded=decoded_before,
-            timestamps=self.timestamps[:records_with_vectors],
+            timestamps=self.timestamps[is_before],
             records=self.records[:index],
             next=self.records[index].offset,
         )

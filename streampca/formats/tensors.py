@@ -59,7 +59,7 @@ def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
     """
     numbers = array
     while any(isinstance(entry, list) for entry in numbers):
-        numbers = _flatten_once(numbers)
+        numbers = flatten(numbers)
     if math.prod(shape) != len(numbers):
         raise VectorError("wrong_length", f"{len(numbers)} numbers in {name!r}, not as many as its shape says")
     if len(shape) == 1 or not numbers:
@@ -68,7 +68,7 @@ def _rows_of_tensor(array: list[Any], shape: list[int], name: Any) -> list[Any]:
     return [TensorRow(numbers[start : start + row_length]) for start in range(0, len(numbers), row_length)]
 
 
-def _flatten_once(array: list[Any]) -> list[Any]:
+def flatten(array: list[Any]) -> list[Any]:
     """Flatten an array by one level: [1, [2, [3]]] becomes [1, 2, [3]]."""
     entries = list[Any]()
     for entry in array:

@@ -18,15 +18,14 @@ def check_writer(writer: Writer, layout: Layout) -> None:
     The rows are written twice: first as one value for each row, then as one value for each group of rows.
     """
     fields: Fields = {name: _make_sample(kind) for name, kind in layout.fields.items()}
-    _check_write(writer, fields, counts=None, expected_values=_ROW_COUNT, rows_text=f"{_ROW_COUNT} rows")
-    group_count = len(_SAMPLE_COUNTS)
-    _check_write(writer, fields, counts=_SAMPLE_COUNTS, expected_values=group_count, rows_text="counts of 1 and 2 rows")
+    _check_write(writer, fields, counts=None, rows_text=f"{_ROW_COUNT} rows")
+    _check_write(writer, fields, counts=_SAMPLE_COUNTS, rows_text="counts of 1 and 2 rows")
 
 
-def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values: int, rows_text: str) -> None:
-    """Raise `SettingsError` if `write` fails, or does not return as many values as expected.
+def _check_write(writer: Writer, fields: Fields, counts: Counts, rows_text: str) -> None:
+    """Raise `SettingsError` if `write` fails, or does not return a value for each group of rows.
 
-    Each value is for a group of rows: `counts` are the rows of each group. If `counts` is None, each row is a value.
+    `counts` are the rows of each group. If `counts` is None, each row is a value.
     Errors describe the rows by `rows_text`.
     """
     write_name = f"output_format {writer.format}: the write of {type(writer).__name__}"
@@ -38,6 +37,7 @@ def _check_write(writer: Writer, fields: Fields, counts: Counts, expected_values
         ) from None
     if not isinstance(values, list) or not all(isinstance(value, bytes) for value in values):
         raise SettingsError(f"{write_name} must return a list of bytes")
+    expected_values = _ROW_COUNT if counts is None else len(counts)
     if len(values) != expected_values:
         raise SettingsError(f"{write_name} must return {expected_values} values for {rows_text}, not {len(values)}")
 

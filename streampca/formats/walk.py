@@ -135,21 +135,16 @@ class Walk(NamedTuple):
         """
         if is_debezium_placeholder(value):  # counts as null, so no path has a value
             return self.paths.item_for_each_path(SkipReason.NULL)
-        # The conditions are tested in `_find_whole`, `_find_in_array` and `_find_in_object`.
         all_paths_end_here = not self.paths.by_next_step  # no path has a further step
         if all_paths_end_here:
-            return self._find_whole(value)
+            are_conditions_met = are_met(self.conditions, value, self.max_json_texts)
+            return self.paths.item_for_each_path(value) if are_conditions_met else SkipReason.CONDITION_UNMET
         # A text that holds JSON is parsed, so that the paths can lead into its content. The content may hold such texts
         # again, down to a limited depth: below this value, fewer levels remain.
         content, remaining_json_texts = parse_json_texts(value, self.max_json_texts)
         walk = Walk(self.paths, self.conditions, max_json_texts=remaining_json_texts)
+        # Both methods also test the conditions.
         return walk._find_in_array(content) if isinstance(content, list) else walk._find_in_object(content)
-
-    def _find_whole(self, value: Any) -> ItemsOrReason:
-        """Return the value itself for each path. If a condition is not met, return `SkipReason.CONDITION_UNMET`."""
-        if not are_met(self.conditions, value, self.max_json_texts):
-            return SkipReason.CONDITION_UNMET
-        return self.paths.item_for_each_path(value)
 
     def _find_in_object(self, value: Any) -> ItemsOrReason:
         """Return items, in the order of the paths: what each path leads to in an object.

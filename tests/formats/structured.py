@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from streampca.formats.codec import REASONS, Codec
 from streampca.formats.judge import Judge
-from streampca.formats.numbers import GuessedNumbers, VectorBytes
 from streampca.formats.protobuf import compiled
 from streampca.formats.record import Decoded
 from streampca.formats.schemas import WriterSchema
@@ -243,8 +242,3 @@ def only_reject(decoded: Decoded) -> tuple[str, str]:
 def skipped_in(decoded: Decoded) -> list[int]:
     """The indices of the values that are skipped."""
     return [skipped.index for skipped in decoded.skipped]
-
-
-def numbers_alone(read: VectorBytes | GuessedNumbers) -> VectorBytes:
-    """What a reader has read, without the types that it guessed."""
-    return read.numbers if isinstance(read, GuessedNumbers) else read

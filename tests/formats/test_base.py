@@ -24,7 +24,6 @@ from streampca.formats.base import Counts, Fields, Layout
 from streampca.formats.protobuf import MAIN, compiled
 from streampca.formats.schemas import WriterSchema, frame_of
 from streampca.pca.arrays import Array
-from tests.formats.structured import numbers_alone
 from tests.in_memory.schemas import MemorySchemas
 
 PLUG_INS = [plug_in.name for plug_in in entry_points(group="streampca.formats")]  # formats of installed packages
@@ -61,7 +60,7 @@ def test_a_reader_reads_what_a_writer_has_written(kind: str, data: st.DataObject
     [name] = layout.fields
     values = writer_of(kind, layout.enclosing_names, frame_of(1)).write({name: Y})
     reader = reader_of(kind, d, field, schemas(kind, layout))
-    read = [np.frombuffer(numbers_alone(reader.read(value)), reader.dtype) for value in values]
+    read = [np.frombuffer(reader.read(value), reader.dtype) for value in values]
     np.testing.assert_array_equal(np.stack(read), Y)
     assert np.array_equal(np.signbit(np.stack(read)), np.signbit(Y))
 
@@ -75,7 +74,7 @@ def test_a_reader_reads_vectors_whose_numbers_are_fields_each(kind: str, around:
     layout = Layout.of_vector(kind, field)
     values = writer_of(kind, layout.enclosing_names, frame_of(1)).write(dict(zip(layout.fields, Y.T, strict=True)))
     reader = reader_of(kind, d, field, schemas(kind, layout))
-    np.testing.assert_array_equal([np.frombuffer(numbers_alone(reader.read(value))) for value in values], Y)
+    np.testing.assert_array_equal([np.frombuffer(reader.read(value)) for value in values], Y)
 
 
 @pytest.mark.parametrize("kind", ["json", "avro", "protobuf", "arrow"])
@@ -83,7 +82,7 @@ def test_a_reader_reads_vectors_whose_numbers_are_fields_each(kind: str, around:
 def test_a_reader_reads_one_of_several_fields(kind: str, name: str) -> None:
     values = writer_of(kind, schema_prefix=frame_of(1)).write(FIELDS)
     reader = reader_of(kind, FIELDS[name].shape[1], name, schemas(kind, LAYOUT))
-    np.testing.assert_array_equal([np.frombuffer(numbers_alone(reader.read(value))) for value in values], FIELDS[name])
+    np.testing.assert_array_equal([np.frombuffer(reader.read(value)) for value in values], FIELDS[name])
 
 
 def of_avro(value: bytes, schema: WriterSchema) -> dict[str, Any]:

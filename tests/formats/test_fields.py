@@ -3,20 +3,20 @@
 import base64
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
 from streampca.formats.errors import VectorError
-from streampca.formats.field_search import suggest_field
 from streampca.formats.fields import NumberFields
-from streampca.settings.field_paths import Path, PathPart, name_paths, parse_paths, spell_path
-from tests.formats.structured import ROW, assert_rejected, codec, numbers_alone
+from streampca.formats.numbers import VectorBytes
+from streampca.settings.field_paths import PathPart, name_paths, parse_paths, spell_path
+from tests.formats.structured import ROW, assert_rejected, codec
 
 NAMES = st.sampled_from(["a", "b", "c"])
 
@@ -185,7 +185,7 @@ def test_paths_find_what_an_enumeration_finds(drawn: tuple[list[list[str]], Any]
     )
     found = None
     with suppress(VectorError):
-        found = np.frombuffer(numbers_alone(fields.pack(record))).reshape(-1, d).tolist()
+        found = np.frombuffer(fields.pack(record)).reshape(-1, d).tolist()
     assert found == expected_vectors(paths, record, d), (paths, record)
 
 
@@ -278,9 +278,9 @@ def test_a_named_number_may_be_missing(s: Any, x: float) -> None:
 
 def test_decimals_are_numbers_and_booleans_are_1_and_0() -> None:
     fields = NumberFields(parse_paths("x,y"), 2, impute=True, value_name="record")
-    exact = numbers_alone(fields.pack({"x": Decimal("1.50"), "y": True}))
+    exact = fields.pack({"x": Decimal("1.50"), "y": True})
     assert np.frombuffer(exact).tolist() == [1.5, 1]
-    gap = numbers_alone(fields.pack({"x": None, "y": True}))
+    gap = fields.pack({"x": None, "y": True})
     assert np.isnan(np.frombuffer(gap)[0])
 
 
@@ -290,9 +290,14 @@ def test_decimals_are_numbers_and_booleans_are_1_and_0() -> None:
     )
 )
 def test_a_suggested_field_reads_a_vector(value: Any) -> None:
-    def pack(paths: Sequence[Path]) -> object:
-        return NumberFields(paths, 2, impute=False, value_name="").pack(value)
+    def pack(field: str) -> VectorBytes:
+        return NumberFields(parse_paths(field), 2, impute=False, value_name="").pack(value)
 
-    field = suggest_field(value, 2, pack)
-    if field is not None:
-        assert len(cast(bytes, pack(parse_paths(field)))) == 16
+    message = ""
+    try:
+        pack("no.where")
+    except VectorError as error:
+        message = str(error)
+    _, is_suggested, field = message.rpartition("; field=")
+    if is_suggested:
+        assert len(pack(field.removesuffix(" reads 2 numbers"))) == 16

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,7 +16,7 @@ from streampca.formats.record import Record
 from streampca.formats.schemas import WriterSchema
 from streampca.pca.arrays import Array
 from streampca.pca.missing_values import MissingValues
-from tests.formats.structured import avro, codec
+from tests.formats.structured import avro, codec, ipc
 from tests.in_memory.schemas import MemorySchemas
 
 N, D = 100, 8
@@ -142,6 +143,13 @@ def test_formats_that_name_the_type_are_not_compared(kind: str) -> None:
     foreign = [row.astype(">f8").tobytes() for row in REALS["reals"]]
     values = foreign if kind != "json" else [orjson.dumps({"v": row}) for row in REALS["reals"].tolist()]
     assert codec(kind, "v" if kind == "json" else "", d=D).sample_untyped([Record(0, value) for value in values]) == []
+
+
+def test_floats_in_a_column_of_bytes_are_compared_beside_a_batch_without_rows() -> None:
+    column = pa.array([row.astype(">f8").tobytes() for row in REALS["quarters"]])
+    batch = pa.record_batch([column], ["v"])
+    value = ipc(batch.schema, [batch, batch.slice(0, 0)])
+    assert "little-endian" in explain(codec("arrow", d=D), [Record(0, value)])
 
 
 def test_missing_values_are_left_out_of_the_comparison() -> None:
