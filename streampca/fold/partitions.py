@@ -1,5 +1,7 @@
 """Numbers and names of partitions. A backfill has the number of a partition that cannot exist in Kafka."""
 
+from streampca.errors import SettingsError
+
 BACKFILL = "backfill-"  # with which the names of backfills begin
 FIRST_BACKFILL = 2**31  # the number of the first backfill; partitions of Kafka have smaller numbers
 
@@ -31,12 +33,17 @@ def parse_partition(name: str) -> int | None:
 
 
 def parse_offsets(text: str) -> dict[int, int] | None:
-    """Return the offset of each partition from a text like `0:1200,1:1177`; None for any other text."""
-    offsets = {}
+    """Return the offset of each partition from a text like `0:1200,1:1177`; None for any other text.
+
+    Raises `SettingsError` if a partition is named twice.
+    """
+    offsets: dict[int, int] = {}
     for pair in text.split(","):
         partition, colon, offset = pair.partition(":")
         are_numbers = partition.strip().isdecimal() and offset.strip().isdecimal()
         if not colon or not are_numbers:
             return None
+        if int(partition) in offsets:
+            raise SettingsError(f"the offsets {text} name partition {int(partition)} twice")
         offsets[int(partition)] = int(offset)
     return offsets

@@ -61,15 +61,17 @@ def find_given_values(
 def find_unknown_variables(known_names: Collection[str]) -> dict[str, str | None]:
     """Return each variable STREAMPCA_… that is not a setting, with the setting that its name resembles, or None.
 
-    Variables that Kubernetes sets for Services are left out.
+    The variable of a setting is in capitals: with other letters, it is not read. Variables that Kubernetes sets for
+    Services are left out.
     """
     unknown: dict[str, str | None] = {}
     for variable, value in sorted(os.environ.items()):
-        if not variable.startswith(PREFIX) or variable in _NOT_SETTINGS:
+        if not variable.upper().startswith(PREFIX) or variable in _NOT_SETTINGS:
             continue
-        name = variable.removeprefix(PREFIX).lower()
+        name = variable.upper().removeprefix(PREFIX).lower()
+        is_setting = name in known_names and variable.isupper()
         is_of_service = SERVICE_LINK.match(value) or _SERVICE_VARIABLE.fullmatch(variable)
-        if name not in known_names and not is_of_service:
+        if not is_setting and not is_of_service:
             unknown[variable] = _find_nearest(name, known_names)
     return unknown
 

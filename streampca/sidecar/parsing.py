@@ -201,12 +201,11 @@ def pack_records(records: Sequence[dict[str, Any]], names: Sequence[str], *, imp
     A null becomes NaN; without `impute`, `check_rows` refuses NaN later. With `impute`, a record may also lack names,
     but not all of them.
     """
-    packer = NumberPacker(len(names), null_as_nan=True)
-    labels = [repr(name) for name in names]
+    packer = NumberPacker(len(names), null_as_nan=True, labels=[repr(name) for name in names])
     packed = []
     for i, record in enumerate(records):
         try:
-            packed.append(packer.pack(_read_record(record, names, impute=impute), labels=labels))
+            packed.append(packer.pack(_read_record(record, names, impute=impute)))
         except KeyError as error:
             missing_name = error.args[0]
             raise invalid(f"records[{i}] has no {missing_name!r}: there is {quote_names(record)}") from None

@@ -87,6 +87,7 @@ def test_rejected_rows_are_written_to_a_file_and_an_end_needs_times(
     Y[7] = np.inf
     lake, rejects = write_files(tmp_path / "lake", Y, files=1), tmp_path / "rejects.parquet"
     assert "needs --timestamp-column" in refusal(SettingsError, run, settings, lake, until="2026-01-01T00:00Z")
+    assert "name partition 0 twice" in refusal(SettingsError, run, settings, lake, until="0:10,1:10,0:20")
     run(settings, lake, rejects=rejects)
     assert pq.read_table(rejects)["row"].to_pylist() == [7]
 

@@ -358,6 +358,7 @@ def test_a_refusal_of_the_brokers_is_raised_and_nothing_is_changed(new_world: Ne
         ("1", 2, "readings has no partition 2; the last is 1"),
         ("", 0, "without it, the offsets of all partitions are deleted"),
         ("12.5", None, "nor offsets (0:1200,1:1177), and '12.5' is not a time such as 2026-01-31T12:00+02:00"),
+        ("0:40,1:50,0:60", None, "the offsets 0:40,1:50,0:60 name partition 0 twice"),
         ("2026-07-01T12:00", None, "has no zone: write 2026-07-01T12:00:00Z if it is in UTC"),
     ],
 )  # fmt: skip

@@ -194,7 +194,10 @@ def test_variables_that_are_no_settings_are_known_except_those_of_kubernetes_and
     for variable in ("STREAMPCA_CONFIG", "STREAMPCA_TOKEN", "STREAMPCAS", "OTHER"):
         monkeypatch.setenv(variable, "x")
     assert find_unknown_variables(known_names) == {}
-    unknown = {"STREAMPCA_CLIENT_RACK": None, "STREAMPCA_": None, "STREAMPCA_SERVICE": None, "STREAMPCA_DTYP": "dtype"}
+    unknown = {
+        "STREAMPCA_CLIENT_RACK": None, "STREAMPCA_": None, "STREAMPCA_SERVICE": None, "STREAMPCA_DTYP": "dtype",
+        "STREAMPCA_store": "store", "streampca_topic": "topic",
+    }  # fmt: skip
     for variable in unknown:
         monkeypatch.setenv(variable, "")
     assert find_unknown_variables(known_names) == unknown
@@ -207,6 +210,13 @@ def test_a_start_ignores_unknown_variables_that_resemble_no_setting(monkeypatch:
     assert "STREAMPCA_RACKS is not a setting: did you mean STREAMPCA_RACK?" in refusal(
         SettingsError, lambda: WorkerSettings.read(**REQUIRED)
     )
+
+
+def test_a_start_refuses_the_variable_of_a_setting_that_is_not_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMPCA_half_life_messages", "100")  # is not read
+    message = refusal(SettingsError, lambda: WorkerSettings.read(**REQUIRED))
+    expected = "STREAMPCA_half_life_messages is not a setting: did you mean STREAMPCA_HALF_LIFE_MESSAGES?"
+    assert expected in message
 
 
 def test_variables_of_a_service_are_ignored_unless_they_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
