@@ -18,7 +18,10 @@ from experiments.report import DOCS, block, machine, table, write_block
 
 PAGE = DOCS / "performance.md"
 BARS = Path(__file__).with_name("README.md")
-PARTS = ("speed", "decoding", "throughput", "transform", "memory", "serving", "start", "restart", "scaling", "backfill")
+PARTS = (
+    "speed", "threads", "decoding", "throughput", "transform", "memory", "serving", "start", "restart", "scaling",
+    "backfill",
+)  # fmt: skip
 _HEAD = table(["metric", "measured", "bar", "met", "benchmark"], [])
 _MET: dict[str, Callable[[float, float], bool]] = {"≥": operator.ge, "≤": operator.le}
 

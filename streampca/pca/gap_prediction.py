@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, power_of_two
-from streampca.pca.blocked import pairs
+from streampca.pca.blocked import pairs, triangle
 from streampca.pca.gaps import EntryStep
 from streampca.pca.missing import Predictor, make_predictor
 from streampca.pca.prepared_block import PreparedBlock
@@ -150,8 +149,7 @@ def _predict_coordinates(
     to_unit_of_squares = 1 / unit / unit  # Δ is multiplied by this in the product with C_L, which saves a copy
     C_L = C * is_ordinary[:, None]
     M = np.linalg.inv(C_L.T @ C_L + np.diag(ridge))
-    # Δ_LL C_L in rows L. dsymm reads only the upper triangle of `covariance_change.T`, the lower triangle of Δ.
-    Delta_C_L = blas.dsymm(to_unit_of_squares, covariance_change.T, C_L)
+    Delta_C_L = triangle.multiply_symmetric(to_unit_of_squares, covariance_change, C_L)  # Δ_LL C_L in rows L
     ordinary_with_x = is_ordinary[:, None] * Delta_C_L @ M  # 1. change of cov(y_L, x)
     second_moments = M @ (C_L.T @ ordinary_with_x)  # 2. change of cov(x, x)
     predicted_with_x = C @ second_moments  # 3. change of cov(Cx, x)

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from streampca.pca.arrays import F64, Array, power_of_two
+from streampca.pca.blocked.eigenvectors import find_leading_eigenvectors
 
 # Smallest diagonal entry of a Cholesky factor, divided by the largest. If it is smaller, too many digits are lost.
 _SMALLEST_LENGTH_RATIO = 1e-4
@@ -134,7 +134,7 @@ def _leading_eigenvectors(A: F64, limit: int) -> tuple[F64, F64]:
     unit = power_of_two(float(A.trace()))
     is_subset_faster = 4 * limit < n
     if is_subset_faster:
-        variance, U = eigh(A / unit, subset_by_index=(n - limit, n - 1))
+        variance, U = find_leading_eigenvectors(A / unit, limit)
     else:
         variance, U = np.linalg.eigh(A / unit)
     return variance[-limit:] * unit, U[:, -limit:]

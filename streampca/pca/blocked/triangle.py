@@ -1,19 +1,37 @@
 """Packed symmetric matrices: the rows of the lower triangle one after the other, in half the memory of the square."""
 
 import numpy as np
-from scipy.linalg import blas
 
 from streampca.pca.arrays import F64, Array
+from streampca.pca.blocked.fortran import load_routine
 from streampca.pca.blocked.jit import compiled_for_compiled_callers, compiled_without_lock
+
+_ssyrk = load_routine("blas", "ssyrk", parameter_count=10)
+_dsyrk = load_routine("blas", "dsyrk", parameter_count=10)
+_dsymm = load_routine("blas", "dsymm", parameter_count=12)
 
 _TILE = 32  # rows and columns that are mirrored at a time, in the processor's cache
 
 
 def gram(Y: Array) -> Array:
     """Return YᵀY in the lower triangle of a square (d, d). The upper triangle is 0."""
-    syrk = blas.ssyrk if Y.dtype == np.float32 else blas.dsyrk
-    # syrk fills an upper triangle in Fortran order. Neither transpose copies.
-    return np.asarray(syrk(1.0, Y.T).T)
+    n, d = Y.shape
+    product = np.zeros((d, d), Y.dtype)
+    one, zero = np.ones(1, Y.dtype), np.zeros(1, Y.dtype)
+    syrk = _ssyrk if Y.dtype == np.float32 else _dsyrk
+    # Our rows are columns for BLAS. So it computes YᵀY from the transpose as it is ("N"), and fills what is its upper
+    # triangle ("U").
+    syrk(b"U", b"N", d, n, one, np.ascontiguousarray(Y), d, zero, product, d)
+    return product
+
+
+def multiply_symmetric(factor: float, S: F64, B: F64) -> F64:
+    """Return `factor` · SB for a symmetric S (d, d), of which only the lower triangle is read, and B (d, m)."""
+    d, m = B.shape
+    product = np.zeros((d, m), order="F")
+    # S is the first factor ("L"). Its lower triangle is the upper one ("U") for BLAS, to which our rows are columns.
+    _dsymm(b"L", b"U", d, m, factor, np.ascontiguousarray(S), d, np.asfortranarray(B), d, 0.0, product, d)
+    return product
 
 
 @compiled_without_lock
