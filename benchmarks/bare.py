@@ -29,13 +29,13 @@ from streampca.transform.loop import TRANSACTION_RECORDS, TRANSACTION_S
 
 _QUEUED_BATCHES = 5
 # As a worker's.
-_MAX_POLL_RECORDS = 2000
+MAX_POLL_RECORDS = 2000
 _FETCH_BYTES = 4 * 2**20  # of one partition
 _SWITCH_INTERVAL_S = 0.0005
 _GARBAGE = 10_000  # objects between two collections
 _KAFKA_PYTHON = {
     "enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed",
-    "max_poll_records": _MAX_POLL_RECORDS, "max_partition_fetch_bytes": _FETCH_BYTES, "metrics_enabled": False,
+    "max_poll_records": MAX_POLL_RECORDS, "max_partition_fetch_bytes": _FETCH_BYTES, "metrics_enabled": False,
 }  # fmt: skip
 _CONFLUENT = {
     "enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "earliest",
@@ -105,7 +105,7 @@ def values_by_confluent(bare: Bare) -> Iterator[list[Any]]:
     consumer = Consumer({"bootstrap.servers": bare.bootstrap, "group.id": "bare", **_CONFLUENT})
     consumer.assign([ConfluentPartition(bare.topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
     while True:
-        if values := [m.value() for m in consumer.consume(_MAX_POLL_RECORDS, 0.2) if not m.error()]:
+        if values := [m.value() for m in consumer.consume(MAX_POLL_RECORDS, 0.2) if not m.error()]:
             yield values
 
 
@@ -150,7 +150,7 @@ def transactions_by_confluent(bare: Bare) -> Step:
         offsets: dict[int, int] = {}
         count, until = 0, time.perf_counter() + TRANSACTION_S
         while count < TRANSACTION_RECORDS and time.perf_counter() < until:
-            messages: list[Any] = consumer.consume(_MAX_POLL_RECORDS, 0.1)
+            messages: list[Any] = consumer.consume(MAX_POLL_RECORDS, 0.1)
             for message in messages:
                 partition = message.partition()
                 producer.produce(

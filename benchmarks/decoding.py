@@ -12,6 +12,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from benchmarks.bare import MAX_POLL_RECORDS
 from benchmarks.report import in_turn, parser, publish
 from experiments.report import table
 from streampca.formats import schema_of, writer_of
@@ -19,7 +20,6 @@ from streampca.formats.base import Layout
 from streampca.formats.codec import Codec
 from streampca.formats.judge import Judge
 from streampca.formats.schemas import frame_of
-from streampca.sources.base import MAX_POLL_RECORDS
 from tests.in_memory.schemas import MemorySchemas
 
 PART = "decoding"

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "formats": ["formats", "pca", "settings.field_paths", "settings.plug_ins", "errors"],
     "files": ["files", "formats", "pca.angles", "pca.arrays", "pca.missing_values", "settings.field_paths", "errors"],
     "fold": ["fold", "formats.record", "pca", "errors"],
-    "estimator": ["estimator", "files.replacing", "fold", "formats.record.batch_of_rows", "formats.judge", "pca"],
+    "estimator": ["estimator", "fold", "formats.record.batch_of_rows", "formats.judge", "pca"],
     "client": ["client", "errors", "pca.arrays"],
     "export": ["fold.model_file", "StreamingPCA", "pca.missing_values"],
     "river": ["StreamingPCA", "errors", "pca.arrays"],
@@ -62,7 +62,7 @@ MAY_IMPORT = {
         "fold.model_file", "fold.names", "fold.partitions", "formats", "pca.angles", "pca.arrays", "pca.drift",
         "pca.missing_values", "pca.model", "errors", "settings", "process", "version",
     ],
-    "demo": ["demo", "stores", "fold.dominance", "fold.model_file", "files", "settings", "process.start", "errors"],
+    "demo": ["demo", "stores", "fold.dominance", "fold.model_file", "files", "settings", "errors"],
     "cli": [  # the only one that chooses among concrete sources and stores
         "cli", "worker", "transform", "sidecar", "backfill", "demo", "consumer_group", "sources", "stores", "fold",
         "formats", "files", "pca", "settings", "process", "client", "export", "errors", "version",

@@ -124,10 +124,15 @@ def demo(
     named readings in different units; a sensor fails now and then, and the web page of the HTTP API names the sensor.
     With --file, rows of your own file are sent again and again.
     """
+    import threading
+
     from streampca.demo.run import choose_stream, run
+    from streampca.process.start import stop_on_signals
 
     stream = choose_stream(file, field, standardize=standardize, sensors=sensors)
-    run(stream, seconds, rate, store, port)
+    ended = threading.Event()
+    stop_on_signals(lambda _: ended.set())
+    run(stream, seconds, rate, store, port, ended)
 
 
 _VECTORS = typer.Argument(help="Rows with vectors: CSV, JSON Lines, Parquet, Arrow or .npy.", metavar="FILE")

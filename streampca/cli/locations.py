@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from streampca.errors import SettingsError, StoreError
-from streampca.files.replacing import replace_file
 from streampca.fold import model_file
+from streampca.fold.replacing import replace_file
 from streampca.settings import store_url
 from streampca.stores.base import check_name, describe_other_topics, list_topics
 from streampca.stores.choice import open_parent_store, open_store

@@ -22,7 +22,6 @@ from streampca.files.rows import Rows
 from streampca.files.synthetic import LowRank, Sensors
 from streampca.fold.dominance import describe_dominant_dimension
 from streampca.fold.model_file import PublishedModel
-from streampca.process.start import stop_on_signals
 from streampca.settings.field_paths import spell_path
 from streampca.stores.checkpoints import Checkpoints
 from streampca.stores.choice import open_store
@@ -117,13 +116,13 @@ class _Addresses(NamedTuple):
     metrics_port: int  # of the worker
 
 
-def run(stream: Stream, seconds: float | None, rate: float, store: str | None, port: int) -> None:
-    """Run the processes of the demo until Ctrl-C, SIGTERM, or `seconds` after the first projection.
+def run(
+    stream: Stream, seconds: float | None, rate: float, store: str | None, port: int, ended: threading.Event
+) -> None:
+    """Run the processes of the demo until `ended` is set, or `seconds` after the first projection.
 
     `rate` is in messages per second. Without `store`, a temporary folder is used.
     """
-    ended = threading.Event()
-    stop_on_signals(lambda _: ended.set())
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")

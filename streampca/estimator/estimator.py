@@ -14,12 +14,12 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from streampca.estimator import checks, saved
 from streampca.estimator.attributes import FittedAttributes, OnlineFit
 from streampca.estimator.threads import one_thread
-from streampca.files.replacing import replace_file
 from streampca.fold import model_file
 from streampca.fold.fold import Fold, FoldConfig
 from streampca.fold.merging import FoldMerger
 from streampca.fold.model_file import PublishedModel
 from streampca.fold.past_scores import PastScoresBuilder
+from streampca.fold.replacing import replace_file
 from streampca.fold.restored_fold import restore_fold
 from streampca.pca.arrays import F64, Array, fill_masked
 from streampca.pca.model import Basis

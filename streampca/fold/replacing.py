@@ -10,6 +10,7 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         temporary.write_bytes(data)
         temporary.replace(path)
-    except OSError:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
+        error.filename = str(path)  # instead of the temporary file, whose name says nothing to the user
         raise
