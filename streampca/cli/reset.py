@@ -85,7 +85,10 @@ def _describe_committed(committed: Mapping[TopicPartition, OffsetAndMetadata]) -
 
 
 def _describe_positions(new_checkpoints: Sequence[Checkpoint]) -> str:
-    """Say where workers continue after a reset that saves these checkpoints."""
+    """Say where workers continue after a reset that saves these checkpoints.
+
+    Without the option --to, a reset saves none, and workers continue from the checkpoints that the store has.
+    """
     if not new_checkpoints:
         return "from the checkpoints of their store"
     positions = {checkpoint.partition: checkpoint.fold.position for checkpoint in new_checkpoints}

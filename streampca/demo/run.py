@@ -127,7 +127,7 @@ def run(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streampca-demo-")))
         location = store or str(folder / "store")
         models = _open_models(location)
-        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)  # runs until this function ends
+        broker = EmbeddedBroker(TOPIC, DEAD_LETTERS, PROJECTED)  # stops when this function ends, and drops the object
         consumer = stack.enter_context(contextlib.closing(open_consumer(broker, PROJECTED)))
         addresses = _Addresses(broker=broker.address, store=location, port=free_port(port), metrics_port=free_port(0))
         children = Children(_list_settings(stream, addresses), folder)

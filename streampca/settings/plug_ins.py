@@ -53,7 +53,7 @@ def load_format(name: str) -> Any:
 
 
 def find_numpy_type(name: str) -> np.dtype[Any] | None:
-    """Return the NumPy type with this name, or None if there is none."""
+    """Return the NumPy type with this name; None if NumPy has no such type."""
     try:
         return np.dtype(name)
     except Exception:  # NumPy raises TypeError, SyntaxError or a deprecation warning, depending on the name

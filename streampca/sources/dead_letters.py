@@ -105,9 +105,9 @@ class DeadLetter(NamedTuple):
     status: LetterStatus
 
     def to_replay(self, dead_letter_topic: str) -> Outgoing:
-        """Return the rejected record as a replay sends it to its topic again.
+        """Return the record that a replay sends: the rejected record, to the topic that it came from.
 
-        Two headers are added: how often the record was replayed, and where its dead letter is.
+        Two headers are added: how often the record was sent again, and where its dead letter is.
         """
         rejected = self.origin
         letter = self.record

@@ -57,7 +57,7 @@ class StartFinder:
 
         Raises `TimeoutError` if a retry can help, `TopicReplacedError`, `InputError`, or `SettingsError`.
         """
-        committed = self._find_committed()
+        committed = self.source.committed()
         topic_id = self.source.topic_id()
         without_offset = set(partitions) - committed.keys()
         behind_outputs: Mapping[int, Position | None] = {}  # by partition; stays empty if no start depends on it
@@ -65,7 +65,7 @@ class StartFinder:
         if without_offset and starts_depend_on_outputs:
             behind_outputs = self._find_positions_behind_outputs(without_offset, topic_id)
             # While the outputs were read, another member may have committed offsets, or brokers may have deleted some.
-            committed = self._find_committed()
+            committed = self.source.committed()
             without_offset_now = set(partitions) - committed.keys()
             have_lost_offset = without_offset_now - without_offset  # the outputs of these partitions were not read
             if have_lost_offset:
@@ -96,23 +96,27 @@ class StartFinder:
                 f"that reads partition {lowest} commits the first one"
             )
 
-    def _find_committed(self) -> Mapping[int, Committed]:
-        """Return the group's offsets of all partitions of the topic."""
-        return self.source.committed()
-
     def _choose_starts(
         self, partitions: Collection[int], behind_outputs: Mapping[int, Position | None]
     ) -> dict[int, Position]:
-        """Return where partitions without a committed offset begin, as `transform_start` says.
+        """Return where partitions without a committed offset begin.
 
-        If it is "outputs" or not set, the last outputs of a partition decide. Otherwise `behind_outputs` is not used.
+        This depends on the setting `transform_start`:
+
+        - outputs, or not set: the last output of a partition decides. `behind_outputs` has the position behind the
+          record that this output was made from (`_find_positions_behind_outputs`).
+        - earliest: at the earliest record
+        - latest: at the end of the log
+        - a time: at the first record of this time, or a later time
         """
         if self.transform_start in (None, OUTPUTS):  # None: not set
             return {p: self._choose_start_by_outputs(p, behind_outputs[p]) for p in sorted(partitions)}
         if self.transform_start == "earliest":
             return dict.fromkeys(partitions, _EARLIEST)
-        time_ms = None if self.transform_start == "latest" else int(self.transform_start)
-        offsets = self.source.offsets_at(partitions, time_ms)  # if the time is None, the ends of the logs
+        if self.transform_start == "latest":
+            offsets = self.source.offsets_at(partitions, time_ms=None)
+        else:
+            offsets = self.source.offsets_at(partitions, time_ms=int(self.transform_start))
         return {partition: Position(offset) for partition, offset in offsets.items()}
 
     def _choose_start_by_outputs(self, partition: int, behind_outputs: Position | None) -> Position:
@@ -121,7 +125,7 @@ class StartFinder:
         Without outputs, it begins at the earliest record. With outputs, it begins behind the last one if
         `transform_start` is outputs. Otherwise, outputs could be written twice, so raises `SettingsError`.
         """
-        if behind_outputs == _EARLIEST:  # there are no outputs
+        if behind_outputs == _EARLIEST:  # the partition has no output
             return _EARLIEST
         if behind_outputs is not None and self.transform_start == OUTPUTS:
             return behind_outputs
@@ -142,7 +146,8 @@ class StartFinder:
     ) -> Mapping[int, Position | None]:
         """Find in the output topic, for each partition, the position behind the last record that has an output.
 
-        Without outputs, it is the earliest record's. None: it is unknown whether there are outputs.
+        For a partition without outputs, this is the position of its earliest record. If it is unknown whether a
+        partition has outputs, the result has None for this partition.
         """
         behind_outputs = {}
         try:
@@ -183,7 +188,7 @@ def _find_position_behind(outputs: Sequence[Record] | None, earliest_offset: int
     `outputs` are the newest outputs in this partition, whose log begins at `earliest_offset`. None means that a search
     gave up before it found an output. Outputs that were made from a deleted topic of the same name do not count.
 
-    If there is no output, returns the position of the earliest record; None if it is unknown whether there are outputs.
+    If no output counts, returns the position of the earliest record. If older outputs may be lost, returns None.
     """
     if outputs is None:
         return None
@@ -194,7 +199,8 @@ def _find_position_behind(outputs: Sequence[Record] | None, earliest_offset: int
             offset_of_last_row = _read_offset_of_last_row(output)
             last_offset = origin.offset if offset_of_last_row is None else offset_of_last_row
             return Position(last_offset + 1)
-    # There is no output, or these were made from a deleted topic of the same name, and so was any older output.
+    # No output counts. Outputs that are older than these do not count either: they were made from the same topic as
+    # these, or from a topic that was deleted even earlier.
     is_log_complete = earliest_offset == 0  # a log that begins later has lost its first outputs
     return _EARLIEST if is_log_complete else None
 

@@ -150,7 +150,7 @@ class Worker(MemberLoop):
         config = self._config.fold
 
         def learn(last_learned: Learned | None) -> Learned:
-            # `last_learned` is the result of the batch before if the loop has not installed it yet; otherwise None.
+            # None: the batch before was learned into `current_fold` already.
             fold = current_fold if last_learned is None else last_learned.fold
             return learn_batch(fold, batch, config)
 

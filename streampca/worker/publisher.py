@@ -89,7 +89,7 @@ class CheckpointReader:
     def read(self, listed: ListedCheckpoints) -> Iterator[Checkpoint]:
         """Yield the newest checkpoint of each partition. Checkpoints that cannot be read are noted in `unreadable`.
 
-        Each is adapted to this worker's settings: a checkpoint that has learned nothing yet takes them. Raises
+        Each is adapted to this worker's settings: if it has learned nothing yet, it gets these settings. Raises
         `StoreBusyError`.
         """
         self.unreadable = {}

@@ -152,8 +152,8 @@ class Checks:
     def _is_outdated(self, partition: int) -> bool:
         """Whether the newest checkpoint of a partition must be refused.
 
-        If no checkpoint tells that the topic was created again, a partition begins where the backfill ended. The new
-        topic may have no record there.
+        When a topic is created again, and a partition has no checkpoint that names the old topic, the partition begins
+        where the backfill ended. The new topic may end before this offset.
         """
         entries = self._world.volume.entries
         files = [entries[path] for path in self._world.volume.files(f"{_CHECKPOINTS}/{partition}/")]

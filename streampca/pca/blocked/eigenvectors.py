@@ -27,16 +27,32 @@ def find_leading_eigenvectors(A: F64, count: int) -> tuple[F64, F64]:
     integer_work = np.empty(_INTEGER_WORK_ROWS * n, np.intc)
     found_count = np.zeros(1, np.intc)
     error = np.zeros(1, np.intc)
+    first_index = n - count + 1  # LAPACK counts eigenvalues from 1, in ascending order
+    column_stride = n  # numbers from one column to the next, in `matrix` and in `eigenvectors`
+    unused_bound = 0.0  # eigenvalues are chosen by their indices, not by bounds
     _dsyevr(
         b"V",  # search eigenvalues and eigenvectors
-        b"I",  # those with some indices
+        b"I",  # those with the indices below
         b"L",  # read the lower triangle
-        n, matrix, n,
-        0.0, 0.0,  # bounds of eigenvalues; not used
-        n - count + 1, n,  # the first and the last index
+        n,
+        matrix,
+        column_stride,
+        unused_bound,
+        unused_bound,
+        first_index,
+        n,  # the last index
         0.0,  # tolerance: as exact as possible
-        found_count, eigenvalues, eigenvectors, n, support, work, work.size, integer_work, integer_work.size, error,
-    )  # fmt: skip
+        found_count,
+        eigenvalues,
+        eigenvectors,
+        column_stride,
+        support,
+        work,
+        work.size,
+        integer_work,
+        integer_work.size,
+        error,
+    )
     if error[0] != 0 or found_count[0] != count:
         raise np.linalg.LinAlgError(f"dsyevr found {found_count[0]} of {count} eigenvectors, error {error[0]}")
     return eigenvalues[:count], eigenvectors

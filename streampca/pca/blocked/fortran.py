@@ -12,17 +12,22 @@ from numba.extending import get_cython_function_address
 
 
 def load_routine(library: str, name: str, parameter_count: int) -> Callable[..., None]:
-    """Return a function that calls a routine of SciPy's library, "blas" or "lapack".
+    """Return a function that calls a routine of SciPy's BLAS or LAPACK (`library` is "blas" or "lapack").
 
-    Its arguments are integers, numbers, letters as bytes, and arrays, whose columns are contiguous for the routine.
-    Results are written into the arrays.
+    The returned function takes the routine's arguments: int, float, a letter as bytes, or an array. The routine writes
+    its results into the arrays. It reads an array's memory column by column, so callers must pass contiguous arrays.
     """
     address = get_cython_function_address(f"scipy.linalg.cython_{library}", name)
     routine = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * parameter_count)(address)  # releases the GIL during a call
 
     def call(*arguments: Any) -> None:
-        """Call the routine, which takes a pointer for each argument."""
-        arrays = [np.asarray(argument, np.intc if isinstance(argument, int) else None) for argument in arguments]
-        routine(*(array.ctypes.data for array in arrays))
+        """Call the routine, which takes a pointer to each argument."""
+        arrays = []  # keeps the arguments alive during the call
+        for argument in arguments:
+            is_integer = isinstance(argument, int)
+            # An int becomes a C int, a float a double, a letter a char. An array is not copied.
+            arrays.append(np.asarray(argument, np.intc) if is_integer else np.asarray(argument))
+        pointers = [array.ctypes.data for array in arrays]
+        routine(*pointers)
 
     return call
